@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from metapt.domains.ecg.augment import Draws, draw
 from metapt.domains.ecg.data.dataset import Dataset
-from metapt.domains.ecg.data.prepare import EcgRecords
 from metapt.domains.ecg.resnet1d import initial_head, initial_pretrained
 from metapt.domains.ecg.setting import Setting
 from metapt.hypergrad import Params, Pretrained
@@ -22,12 +21,6 @@ from metapt.hypergrad import Params, Pretrained
 from . import small_ecgs
 
 DTYPE = torch.float64
-
-
-@pytest.fixture(scope="session")
-def records_of() -> Callable[..., EcgRecords]:
-    """Return a function (count, samples, seed) -> ECGs."""
-    return small_ecgs.records
 
 
 @pytest.fixture(scope="session")

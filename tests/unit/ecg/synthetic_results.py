@@ -2,117 +2,67 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from metapt.domains.ecg.domain import DOMAIN
-from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT, LABELS, ORIGINAL, viewed
-from metapt.engine.config_files import read_one
-from metapt.engine.execute import work_of
-from metapt.engine.jobs import Job, Place
-from metapt.engine.plan import SOURCES
-from metapt.evaluation import figures, metrics
-from metapt.machine import Machine
-from metapt.sections import SummarySettings
+from metapt.engine.jobs import Job
+from metapt.evaluation import metrics
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
-from metapt.twostage.replicates import pair
 
-SEED_SPREAD = (-0.5, 0.1, 0.4, -0.2, 0.2)
-"""What a PT seed adds to the AUROC of every arm, so that it cancels in paired differences."""
+from ..twostage import synthetic_runs
+from ..twostage.synthetic_runs import SEED_SPREAD, Rows, series
 
 AurocOf = Callable[[str, int, int | None, str], float]
 """Arm, |D_FT|, FT ECGs at meta-PT time, evaluation -> mean AUROC (%)."""
 
 
-class Runs:
+class Runs(synthetic_runs.Runs):
     """The files of an experiment's runs, with numbers that a test may change before `write`.
 
     Attributes:
-        job, experiment, settings: the summary, its record, and what it reads.
-        inputs: its inputs, once they are written.
         auroc: see `AurocOf`.
         gap: arm, PT seed -> offset of the AUROC.
         trajectory: arm, PT seed -> displacement of the warp at each step.
         numbers: arm, PT seed -> further numbers of a PT run.
-        machine: arm -> name of the machine.
         views: rows of the series of the study of views.
     """
 
-    def __init__(self, folder: Path, key: str, settings: Mapping[str, Any]) -> None:
-        self.key, self.folder = key, folder
-        self.config: Any = DOMAIN.section().model_validate(
-            {key: {}, "source": "ptbxl-1.0.3", "pretrain_seeds": 5, **settings}
-        )
-        jobs = EcgJobs("ecg", self.config, Place(str(folder), str(folder / "raw"), read_one(SOURCES), []))
-        self.job, self.experiment = DOMAIN.summary(jobs, key), DOMAIN.experiments[key]
-        self.settings = SummarySettings.model_validate(self.job.config)
-        self.inputs = {name: Path(path) for name, path in self.job.inputs.items()}
-        self.made = list(jobs.made.values())
+    domain = "ecg"
+    usual = {"source": "ptbxl-1.0.3"}
+
+    def __init__(self, folder: Path, key: str, settings: dict[str, Any]) -> None:
+        super().__init__(folder, key, **settings)
         self.generator = np.random.default_rng(0)
         self.auroc: AurocOf = lambda arm, size, few, evaluation: 80.0
         self.gap: Callable[[str, int], float] = lambda arm, seed: 0.0
         self.trajectory: Callable[[str, int], list[float]] = lambda arm, seed: []
         self.numbers: Callable[[str, int], dict[str, float]] = lambda arm, seed: {}
-        self.machine: Callable[[str], str] = lambda arm: "a machine"
-        self.views: list[dict[str, Any]] = []
+        self.views: Rows = []
 
-    def write(self) -> None:
-        for job in self.made:
-            if job.trains:
-                rows: list[dict[str, Any]] = []
-                steps = self.views
-                if job.stage == "pretrain":
-                    steps = series(DISPLACEMENT, self.trajectory(job.config["arm"], job.config["seed"]))
-                    rows = self._pretrain(job)
-                elif job.stage == "finetune":
-                    rows, steps = self._finetune(job), []
-                metrics.write(rows, Path(job.outputs["metrics"]))
-                metrics.write_series(steps, Path(job.outputs["series"]))
-                machine = {"name": self.machine(job.config.get("arm", "")), "device": "cuda"}
-                Path(job.record).write_text(json.dumps({"machine": machine}))
+    def _study(self, job: Job) -> tuple[Rows, Rows]:
+        return [], self.views
 
-    def _pretrain(self, job: Job) -> list[dict[str, Any]]:
+    def _pretrain(self, job: Job) -> tuple[Rows, Rows]:
         arm, seed, size = (job.config[key] for key in ("arm", "seed", "meta_size"))
-        setting = "" if size is None else f"meta_ft_size={size}"
-        usual = {TIME_PER_STEP: 0.04, WALL_TIME: 144.0, PEAK_MEMORY: 2.0}
-        numbers = usual | {DISPLACEMENT: [10.0, *self.trajectory(arm, seed)][-1]} | self.numbers(arm, seed)
-        return metrics.rows_of("ecg", arm, numbers, replicate=seed, setting=setting, evaluation="pretraining")
+        setting, way = "" if size is None else f"meta_ft_size={size}", self.trajectory(arm, seed)
+        numbers = {TIME_PER_STEP: 0.04, WALL_TIME: 144.0, PEAK_MEMORY: 2.0, DISPLACEMENT: [10.0, *way][-1]}
+        numbers |= self.numbers(arm, seed)
+        rows = metrics.rows_of("ecg", arm, numbers, replicate=seed, setting=setting, evaluation="pretraining")
+        return rows, series(DISPLACEMENT, way)
 
-    def _finetune(self, job: Job) -> list[dict[str, Any]]:
+    def _finetune(self, job: Job) -> tuple[Rows, Rows]:
         arm, size, few, pt = (job.config[key] for key in ("arm", "size", "meta_size", "seed"))
         setting = f"ft_size={size}" + (f" meta_ft_size={few}" if few not in (None, size) else "")
-        rows = []
-        for evaluation in self.config.evaluations:
-            for ft in range(self.config.finetune_seeds):
-                value = self.auroc(arm, size, few, evaluation) + SEED_SPREAD[pt] + self.gap(arm, pt)
-                value += 0.3 * (ft - (self.config.finetune_seeds - 1) / 2)
-                words = {"replicate": pair(pt, ft), "setting": setting, "evaluation": evaluation}
-                rows.append(metrics.row("ecg", arm, AUROC, value, **words))
-        return rows
-
-    def results(self) -> Any:
-        """Return what the experiment reads of its runs."""
-        return self.experiment.results.read(self.experiment.section, self.settings, self.inputs)
-
-    def summarise(self) -> dict[str, Path]:
-        """Write the runs, and return the files of their summary; its figure is only built, and not written."""
-        self.write()
-        outputs = {name: Path(path) for name, path in self.job.outputs.items()}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(figures, "save", lambda figure, path: None)
-            work_of(self.job)(self.inputs, outputs, Machine())
-        return outputs
-
-
-def series(name: str, *replicates: Iterable[float]) -> list[dict[str, Any]]:
-    return [row for number, values in enumerate(replicates) for row in metrics.series(name, values, number)]
+        rows, gap = [], SEED_SPREAD[pt] + self.gap(arm, pt)
+        for words, shift in self.finetunings(job):
+            value = self.auroc(arm, size, few, words["evaluation"]) + gap + shift
+            rows.append(metrics.row("ecg", arm, AUROC, value, setting=setting, **words))
+        return rows, []
 
 
 SIZES = {
@@ -194,13 +144,6 @@ MAKERS = {
     "partial_access": partial_access,
     "augmentations": augmentations,
     "cost": cost,
-}
-SMALL: dict[str, dict[str, Any]] = {
-    "full_access": {"arms": ["no_pt", "simclr", "meta", "meta-stable"], "finetune_sizes": [100]},
-    "unroll_steps": {"finetune_sizes": [100, 500]},
-    "partial_access": {"finetune_sizes": [500], "meta_sizes": [50]},
-    "augmentations": {},
-    "cost": {},
 }
 
 

@@ -89,16 +89,6 @@ def test_permuted_labels_are_those_of_the_set_and_nothing_else_changes(dataset: 
     assert equal(permuted.pretrain(), given.pretrain())
 
 
-def test_arms_see_the_same_minibatches_whatever_labels_they_use_and_seeds_see_others(dataset: Dataset) -> None:
-    first, unlabelled, other = simclr(dataset), simclr(dataset, sets={}), simclr(dataset, seed=1)
-    first.train()
-    first.validation()
-    a, b, c = (batches.pretrain() for batches in (first, unlabelled, other))
-    assert equal(a, b)
-    assert not equal(a.signals, c.signals)
-    assert not equal(a.draws, c.draws)
-
-
 @pytest.mark.parametrize(("make", "of"), [(simclr, PRETRAIN), (supervised, TRAIN)])
 def test_the_minibatches_of_hypergradients_pass_over_the_pt_set_and_leave_those_of_pt_as_they_are(
     dataset: Dataset, make: Make, of: np.ndarray

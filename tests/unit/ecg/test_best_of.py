@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from metapt.twostage.quantities import CROSS_VALIDATED_AUROC
 from ..twostage.whole_runs import equal
 
 WARP = Warp(initial=0.2, network_width=2)
+FEW = {"signals": 12, "epochs": 1}
 Make = Callable[..., Setting]
 
 
@@ -39,18 +41,14 @@ def aurocs(run: PretrainRun) -> list[float]:
     return [row["value"] for row in run.series if row["name"] == CROSS_VALIDATED_AUROC]
 
 
-@pytest.mark.parametrize("evaluation", ["full_transfer", "linear_evaluation"])
-def test_it_is_plain_pt_with_the_seed_whose_auroc_is_the_highest(
-    make: Make, setting_in: Make, tmp_path_factory: pytest.TempPathFactory, evaluation: str
-) -> None:
-    own = [make().seed, *(seed_of("ecg candidate", make().seed, number) for number in range(3))]
-    assert len(set(own)) == 4
+def test_it_is_plain_pt_with_the_seed_whose_auroc_is_the_highest(make: Make, setting_in: Make, tmp_path: Path) -> None:
+    own = [seed_of("ecg candidate", 0, number) for number in range(2)]
+    assert len({0, *own}) == 3
     plain = [
-        pretrain(Simclr(method="simclr", warp=WARP), setting_in(tmp_path_factory.mktemp("plain"), seed=seed))
-        for seed in own[1:]
+        pretrain(Simclr(method="simclr", warp=WARP), setting_in(tmp_path / str(seed), seed=seed, **FEW)) for seed in own
     ]
-    expected = [cross_validated_auroc(make(), 3, evaluation, each.pretrained) for each in plain]
-    run = pretrain(best_of(evaluation=evaluation), make())
+    expected = [cross_validated_auroc(make(), 3, "linear_evaluation", each.pretrained) for each in plain]
+    run = pretrain(best_of(runs=2), make(**FEW))
     assert aurocs(run) == expected
     best = plain[int(np.argmax(expected))]
     assert all(equal(ours, others) for ours, others in zip(run.pretrained, best.pretrained, strict=True))
@@ -68,7 +66,7 @@ def test_a_run_that_diverges_loses(make: Make, monkeypatch: pytest.MonkeyPatch, 
         return judged[-1]
 
     monkeypatch.setattr(arms, "cross_validated_auroc", judge)
-    run = pretrain(best_of(), make())
+    run = pretrain(best_of(), make(**FEW))
     np.testing.assert_equal(aurocs(run), [math.nan if number == lost else v for number, v in enumerate(judged)])
     seed = seed_of("ecg candidate", 0, 0 if lost == 2 else 2)
     start = make(seed=seed).initial_meta(arms.policy_of(WARP))

@@ -3,123 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from metapt.domains.ecg import arms, finetune
+from metapt.domains.ecg import finetune
 from metapt.domains.ecg.config import ARMS, Split
 from metapt.domains.ecg.data import prepare
 from metapt.domains.ecg.data.dataset import finetune_indices, open_dataset
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.resnet1d import load_pretrained
-from metapt.domains.ecg.setting import Setting
+from metapt.domains.ecg.setting import setting_of
+from metapt.domains.ecg.stages import EcgPretrainSettings
+from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.hypergrad import Params
+from metapt.training.pretrained_file import save_pretrained
 from metapt.twostage import finetuning
 from metapt.twostage.replicates import pair
 
 from ...contract.domain_cases import CASES
+from ..twostage.whole_runs import equal
+from .small_ecgs import ARMS as SMALL
 from .small_ecgs import SAMPLES
 
-ECG, SEEDS = CASES["ecg"], 2
-
-
-class Jobs:
-    """Jobs on 70 short ECGs; their work is done by `pretrain` and `finetune`."""
-
-    def __init__(self, folder: Path, prepared: dict[str, Path], **keys: Any) -> None:
-        self.made: Any = ECG.jobs(folder, **keys)
-        self.prepared = prepared
-
-    def done(self, stage: str, arm: str, setting: str, seed: int, **inputs: Path) -> dict[str, Path]:
-        job = ECG.small(getattr(self.made, stage)(arm, setting, seed))
-        return ECG.work(job, self.prepared, **inputs)
+ECG, Files = CASES["ecg"], dict[str, Path]
+MINE = SMALL | {"meta": SMALL["meta"].model_copy(update={"warmup_epochs": 0.0}), "meta-frozen": ARMS["meta-frozen"]}
+TWO_STEPS = {"signals": 16, "epochs": 1, "batch_size": 8, "lr": 1e-3}
+Done = Callable[..., Files]
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return ECG.prepare(tmp_path_factory.mktemp("ecgs"))
 
 
+def jobs_in(folder: Path, **keys: Any) -> Any:
+    return ECG.jobs(folder, arms=MINE, pretrain=TWO_STEPS, **keys)
+
+
 @pytest.fixture
-def jobs(prepared: dict[str, Path], tmp_path: Path) -> Callable[..., Jobs]:
-    """Return a function (keys of the config) -> jobs with results in the test's folder."""
-    return lambda **keys: Jobs(tmp_path, prepared, **keys)
+def done(prepared: Files, tmp_path: Path) -> Done:
+    """Return a function (stage, arm, setting, seed, other inputs) that does a job and returns its outputs."""
+
+    def do(stage: str, arm: str, setting: str, seed: int, jobs: Any = None, **inputs: Path) -> Files:
+        return ECG.work(ECG.small(getattr(jobs or jobs_in(tmp_path), stage)(arm, setting, seed)), prepared, **inputs)
+
+    return do
 
 
 @pytest.mark.parametrize("arm", ["simclr", "meta"])
-def test_pretraining_leaves_the_numbers_of_its_warp(arm: str, jobs: Callable[..., Jobs]) -> None:
-    written = jobs().done("pretrain", arm, "n20/n20", 1)
-    assert load_pretrained(written["pretrained"], 1, "cpu").meta["scale"].shape == ()
+def test_pretraining_leaves_the_numbers_of_its_warp(arm: str, done: Done) -> None:
+    written = done("pretrain", arm, "n20/n20", 1)
     table = metrics.read(written["metrics"])
     assert set(table["setting"]) == {"" if arm == "simclr" else "meta_ft_size=20"}
     assert "warp displacement (samples)" in set(table["metric"])
     assert ("warp scale m" in set(metrics.read_series(written["series"])["name"])) == (arm == "meta")
 
 
-def test_a_frozen_warp_is_the_learned_one_from_the_first_step(jobs: Callable[..., Jobs]) -> None:
-    made = jobs(arms=ECG.arms | {"meta-frozen": ARMS["meta-frozen"]})
-
-    def ran(arm: str, **inputs: Path) -> tuple[dict[str, Path], Params, Params]:
-        written = made.done("pretrain", arm, "n20/n20", 0, **inputs)
-        found = load_pretrained(written["pretrained"], 1, "cpu")
-        return written, found.pretrained.encoder, found.meta
-
-    (_, _, learned), (plain, unlearned, start) = ran("meta"), ran("simclr")
-    assert not torch.equal(learned["scale"], start["scale"])
-    _, encoder, kept = ran("meta-frozen")
-    assert all(torch.equal(value, learned[name]) for name, value in kept.items())
-    assert not torch.equal(encoder["stem.weight"], unlearned["stem.weight"])
-    _, encoder, _ = ran("meta-frozen", learned=plain["pretrained"])
-    assert all(torch.equal(value, unlearned[name]) for name, value in encoder.items()), "the same minibatches and views"
+def test_a_frozen_warp_is_the_learned_one_from_the_first_step(done: Done, tmp_path: Path) -> None:
+    plain = done("pretrain", "simclr", "n20/n20", 0)["pretrained"]
+    start = load_pretrained(plain, 1, "cpu")
+    learned = start._replace(meta={name: value + 1 for name, value in start.meta.items()})
+    save_pretrained(learned, tmp_path / "learned.pt")
+    for given, warp in ((plain, start.meta), (tmp_path / "learned.pt", learned.meta)):
+        found = load_pretrained(done("pretrain", "meta-frozen", "n20/n20", 0, learned=given)["pretrained"], 1, "cpu")
+        assert equal(found.meta, warp)
+        same = equal(found.pretrained.encoder, start.pretrained.encoder)
+        assert same == (given is plain), "the same minibatches and views"
 
 
 @pytest.mark.parametrize("split", get_args(Split))
-def test_each_pt_seed_is_fine_tuned_from_its_encoder_on_its_ft_set(
-    split: Split, prepared: dict[str, Path], jobs: Callable[..., Jobs], monkeypatch: pytest.MonkeyPatch
+def test_labelled_ecgs_are_those_of_the_pt_seed_and_the_split(
+    split: Split, prepared: Files, done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """PT is given some, and FT from the encoder of the PT seed its own; each FT seed has a stream."""
     given: list[Any] = []
     problem, linear = finetune.EcgFinetuneProblem, finetuning.linear_evaluation
     monkeypatch.setattr(finetune, "EcgFinetuneProblem", lambda *args: given.append(args[1]) or problem(*args))
     monkeypatch.setattr(finetuning, "linear_evaluation", lambda *args: given.extend(args[1:]) or linear(*args))
     monkeypatch.setattr(prepare, "SAMPLES", SAMPLES)
-    made, streams = jobs(evaluations=["linear_evaluation"], split=split), []
+    jobs, streams = jobs_in(tmp_path, evaluations=["linear_evaluation"], split=split), []
     dataset = open_dataset(prepared, SAMPLES, "cpu")
-    for seed in range(SEEDS):
-        encoder = made.done("pretrain", "no_pt", "n30/n30", seed)["pretrained"]
-        made.done("finetune", "no_pt", "n30/n30", seed)
+    for seed in (0, 1):
+        chosen = partial(finetune_indices, dataset.records, seed=seed, split=split)
+        config = ECG.small(jobs.pretrain("meta", "n20/n20", seed)).config
+        setting = setting_of(
+            EcgPretrainSettings.model_validate(config), prepared, "cpu", lambda part: pytest.fail(part)
+        )
+        assert all(map(np.array_equal, setting.finetune, chosen(size=20)))
+        encoder = done("pretrain", "no_pt", "n30/n30", seed, jobs)["pretrained"]
+        done("finetune", "no_pt", "n30/n30", seed, jobs)
         sets, start, generators = given
         given.clear()
-        expected = load_pretrained(encoder, 1, "cpu").pretrained.encoder
-        assert all(torch.equal(value, expected[name]) for name, value in start.encoder.items())
-        chosen = *finetune_indices(dataset.records, 30, seed, split), dataset.records.test
-        for part, indices in zip(sets, chosen, strict=True):
+        assert equal(start.encoder, load_pretrained(encoder, 1, "cpu").pretrained.encoder)
+        for part, indices in zip(sets, (*chosen(size=30), dataset.records.test), strict=True):
             assert torch.equal(part.signals, dataset.signals(indices))
             assert torch.equal(part.labels, dataset.labels(indices))
         streams += [each.initial_seed() for each in generators]
-    assert len(set(streams)) == 2 * SEEDS, "each FT seed has its own stream"
-
-
-@pytest.mark.parametrize("split", get_args(Split))
-def test_pretraining_is_told_how_its_labelled_ecgs_are_split(
-    split: Split, jobs: Callable[..., Jobs], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[Setting] = []
-
-    def stopped(arm: Any, setting: Setting) -> None:
-        given.append(setting)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(arms, "pretrain", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        jobs(split=split).done("pretrain", "meta", "n20/n20", 1)
-    (setting,) = given
-    for part, expected in zip(setting.finetune, finetune_indices(setting.dataset.records, 20, 1, split), strict=True):
-        assert np.array_equal(part, expected)
+    assert len(set(streams)) == 2 * 2
 
 
 @pytest.mark.parametrize(
@@ -130,14 +116,29 @@ def test_pretraining_is_told_how_its_labelled_ecgs_are_split(
         ("meta", "n20/n30", "ft_size=30 meta_ft_size=20"),
     ],
 )
-def test_finetuning_leaves_the_auroc_of_each_class(
-    arm: str, setting: str, words: str, jobs: Callable[..., Jobs]
-) -> None:
-    made = jobs()
-    made.done("pretrain", arm, setting, 1)
-    table = metrics.read(made.done("finetune", arm, setting, 1)["metrics"])
+def test_finetuning_leaves_the_auroc_of_each_class(arm: str, setting: str, words: str, done: Done) -> None:
+    start = done("pretrain", "no_pt", "n30/n30", 1)["pretrained"]
+    table = metrics.read(done("finetune", arm, setting, 1, pretrained=start)["metrics"])
     assert set(table["setting"]) == {words}
     table = table[(table["replicate"] == pair(1, 0)) & (table["evaluation"] == "full_transfer")]
     cell = table.set_index("metric")["value"]
     classes = [cell[f"test AUROC {name} (%)"] for name in CLASSES]
     assert cell["mean test AUROC over 5 classes (%)"] == pytest.approx(np.nanmean(classes))
+
+
+@pytest.mark.parametrize(
+    ("fold", "words"),
+    [(10, "among the 7 test ECGs"), (0, "among the 6 validation ECGs"), (None, "no records of fold 10")],
+)
+def test_ecgs_that_can_not_judge_are_refused(
+    fold: int | None, words: str, prepared: Files, done: Done, tmp_path: Path
+) -> None:
+    table = pd.read_csv(prepared["records"])
+    if fold is None:
+        table["fold"] = table["fold"].replace(10, 1)
+    else:
+        table.loc[(table["fold"] == 10) == (fold == 10), list(CLASSES)] = 0
+    table.to_csv(tmp_path / "records.csv", index=False)
+    start = done("pretrain", "no_pt", "n30/n30", 0)["pretrained"]
+    with pytest.raises(DataError, match=words):
+        done("finetune", "no_pt", "n30/n30", 0, pretrained=start, records=tmp_path / "records.csv")

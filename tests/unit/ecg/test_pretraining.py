@@ -40,6 +40,7 @@ def warp_of(name: str) -> Warp:
 
 
 Make = Callable[..., Setting]
+FEW: dict[str, Any] = {"signals": 12, "epochs": 1}
 
 
 @pytest.fixture(scope="module")
@@ -94,23 +95,24 @@ def test_random_search_costs_its_budget(make: Make, monkeypatch: pytest.MonkeyPa
         return run(self, meta, count, *others)
 
     monkeypatch.setattr(Pretrainer, "run", counting)
-    pretrain(ARMS["random_search"].model_copy(update={"candidates": 2, "budget": 1.5}), make())
-    assert counts == [2, 2, 8]
+    pretrain(ARMS["random_search"].model_copy(update={"candidates": 2, "budget": 1.5}), make(epochs=1))
+    assert counts == [1, 1, 4]
     with pytest.raises(ConfigError, match=r"can't be dealt out to .* or at most \d+ folds"):
         pretrain(ARMS["random_search"], make(meta_size=4))
     assert len(counts) == 3, "found before PT"
 
 
 def test_random_search_takes_the_strength_with_the_least_loss_and_none_that_diverges(
-    ran: Callable[[str], PretrainRun], make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, setting_in: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def of(run: PretrainRun) -> list[list[float]]:
         return [[row["value"] for row in run.series if row["name"] == name] for name in SEARCHED]
 
-    tried, losses = of(ran("random_search"))
+    found = pretrain(ARMS["random_search"], make(**FEW))
+    tried, losses = of(found)
     assert len(tried) == len(losses) == 3
     assert all(0.5 <= strength <= 8 for strength in tried)
-    assert ran("random_search").numbers[WARP_STRENGTH] == pytest.approx(tried[int(np.argmin(losses))], rel=1e-6)
+    assert found.numbers[WARP_STRENGTH] == pytest.approx(tried[int(np.argmin(losses))], rel=1e-6)
     best, run = int(np.argmin(losses)), Pretrainer.run
 
     def diverging(self: Pretrainer, meta: Params, count: int, label: str, *others: Any) -> int:
@@ -119,7 +121,7 @@ def test_random_search_takes_the_strength_with_the_least_loss_and_none_that_dive
         return run(self, meta, count, label, *others)
 
     monkeypatch.setattr(Pretrainer, "run", diverging)
-    found = pretrain(ARMS["random_search"], make())
+    found = pretrain(ARMS["random_search"], setting_in(tmp_path / "other", **FEW))
     losses[best] = math.nan
     np.testing.assert_equal(of(found), [tried, losses])
     assert float(found.meta[SCALE].exp()) == pytest.approx(tried[int(np.nanargmin(losses))])
@@ -204,11 +206,11 @@ def test_encoders_are_evaluated_by_cross_validation_over_patients(make: Make, mo
 
 def test_bfloat16_is_of_pt_steps_and_float32_of_hypergradients(setting_in: Make, tmp_path: Path) -> None:
     for name in ("simclr", "meta"):
-        lower = setting_in(tmp_path / f"{name}-lower", precision="bfloat16")
-        plain = setting_in(tmp_path / name)
+        lower = setting_in(tmp_path / f"{name}-lower", precision="bfloat16", epochs=1)
+        plain = setting_in(tmp_path / name, epochs=1)
         runs = [pretrain(ARMS[name], setting).pretrained.encoder["stem.weight"] for setting in (lower, plain)]
         assert not torch.equal(*runs)
-        torch.testing.assert_close(*runs, rtol=0, atol=16 * 1e-3)  # eight Adam steps of 1e-3
+        torch.testing.assert_close(*runs, rtol=0, atol=8 * 1e-3)  # four Adam steps of 1e-3
     arm = ARMS["meta"]
     assert isinstance(arm, config.EcgMeta)
     loops = [meta_loop(setting, arm)[0] for setting in (lower, plain)]
@@ -226,15 +228,8 @@ def test_a_run_that_computes_anew_ends_alike(make: Make, ran: Callable[[str], Pr
 @pytest.mark.parametrize("key", ["crop", "noise", "temperature"])
 def test_pt_takes_the_views_and_the_temperature_of_its_settings(key: str, setting_in: Make, tmp_path: Path) -> None:
     def encoder(place: str, **keys: float) -> Params:
-        setting = setting_in(tmp_path / place, epochs=1, **keys)
+        setting = setting_in(tmp_path / place, **FEW | keys)
         return pretrain(config.Simclr(method="simclr", warp=MILD), setting).pretrained.encoder
 
     usual, own = encoder("usual"), encoder("own", **{key: 0.3})
     assert any(not torch.equal(usual[name], own[name]) for name in usual)
-
-
-@pytest.mark.parametrize("period", [2, 3, 5])
-def test_a_meta_arm_takes_as_many_pt_steps_as_simclr(make: Make, period: int) -> None:
-    setting = make()
-    settings = meta_loop(setting, config.EcgMeta(pretrain_steps=period, warmup_epochs=0))[0].settings
-    assert settings.iterations * period + settings.remainder == setting.steps

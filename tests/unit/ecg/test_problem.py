@@ -175,15 +175,6 @@ def test_the_gauss_newton_product_is_the_dense_one(exact: Any, plain_encoder: An
     torch.testing.assert_close(ours, expected, rtol=1e-7, atol=1e-9 * float(expected.abs().max()))
 
 
-def test_statistics_are_updated_by_pt_losses_and_read_by_ft(exact: Any) -> None:
-    problem = SimclrProblem(Encoder(2), NETWORK, TEMPERATURE)
-    buffers = {name: value.clone() for name, value in exact.pretrained.buffers.items()}
-    problem.encode({**exact.pretrained.encoder, **buffers}, labelled(exact, 1)[0])
-    assert all(torch.equal(value, exact.pretrained.buffers[name]) for name, value in buffers.items())
-    problem.pretrain_loss(exact.pretrained._replace(buffers=buffers), meta_of(NETWORK), unlabelled(exact))
-    assert not any(torch.equal(value, exact.pretrained.buffers[name]) for name, value in buffers.items())
-
-
 @policies
 @pytest.mark.parametrize("supervised", [False, True])
 def test_second_derivatives_are_differences_of_gradients(exact: Any, policy: Policy, supervised: bool) -> None:

@@ -80,12 +80,3 @@ def test_what_an_arm_asks_of_the_machine(
     job = jobs(**{experiment: keys}).study(experiment, arm)
     assert (job.threads, job.mem_mb, job.minutes) == (threads, mem_mb, minutes)
     assert job.alone == (experiment == "bptt"), "the arms whose time is a result have the machine to themselves"
-
-
-@pytest.mark.parametrize("experiment", DOMAIN.experiments)
-def test_a_summary_reads_every_arm(experiment: str) -> None:
-    made = jobs(source="digits", **{experiment: {}})
-    job = DOMAIN.summary(made, experiment)
-    arms = getattr(made.config, experiment).arm_names()
-    assert set(job.inputs) == {f"{experiment}/{arm}/{file}" for arm in arms for file in ("metrics", "series", "record")}
-    assert job.outputs["table_csv"] == f"results/x/mnist/{experiment}/table.csv"

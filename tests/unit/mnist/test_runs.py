@@ -34,7 +34,7 @@ from metapt.domains.mnist.experiments.rotation_mean import run as rotation_runs
 from metapt.domains.mnist.jobs import MnistJobs
 from metapt.engine.execute import work_of
 from metapt.engine.jobs import Job, Place
-from metapt.evaluation import metrics
+from metapt.evaluation import figures, metrics
 from metapt.evaluation.experiment import SUMMARY
 from metapt.evaluation.paper import paper_numbers
 from metapt.machine import Machine
@@ -54,7 +54,9 @@ STUDIES: dict[str, Any] = {
     "rotation_mean_std": RotationMeanStd(
         **SIZES, epochs=1, replicates=2, arms=RotationMeanStd().arms | {"meta-curvature": CURVED}
     ),
-    "example_weighting": ExampleWeighting(**WEIGHTED, epochs=1, arms=ExampleWeighting().arms | {"meta-warmup": LATE}),
+    "example_weighting": ExampleWeighting(
+        **WEIGHTED, epochs=1, replicates=2, arms=ExampleWeighting().arms | {"meta-warmup": LATE}
+    ),
     "bptt": BpttStudy(**FEW, replicates=2, evaluations=2, arms=OUTER),
     "fidelity": Fidelity(**FEW_TERMS, replicates=2, examples=50, finetune_examples=40),
 }
@@ -135,25 +137,30 @@ def test_learned_rotations_have_a_trajectory_per_replicate_that_ends_at_the_lear
 
 @pytest.mark.parametrize("experiment", STUDIES)
 def test_a_summary_is_whole_and_has_the_papers_numbers_beside_its_own_study_only(
-    runs: Runs, experiment: str, tmp_path: Path
+    runs: Runs, experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = dict.fromkeys(("a", "b"), STUDIES[experiment]) | {"papers": type(STUDIES[experiment])()}
-    first, second, papers = (summarise(experiment, made[name], runs[experiment], tmp_path / name) for name in made)
-    assert all(path.read_bytes() == second[name].read_bytes() != b"" for name, path in first.items())
+    study = STUDIES[experiment]
+    first = summarise(experiment, study, runs[experiment], tmp_path / "a")
+    if experiment == "fidelity":  # the same code writes the figures of all
+        second = summarise(experiment, study, runs[experiment], tmp_path / "b")
+        assert all(path.read_bytes() == second[name].read_bytes() for name, path in first.items())
+    assert all(path.stat().st_size > 0 for path in first.values())
     verdicts = pd.read_csv(first["claims"])
     assert set(verdicts["verdict"]) <= {"reproduced", "not reproduced", "inconclusive", "too few seeds"}
     assert len(verdicts) >= len(runs[experiment]) - 2
     assert "diagnosis" not in first["table_md"].read_text()
     assert not pd.read_csv(first["table_csv"])["paper_mean"].notna().any(), "the study is smaller than the paper's"
+    monkeypatch.setattr(figures, "save", lambda figure, path: None)
+    papers = summarise(experiment, type(study)(), runs[experiment], tmp_path / "papers")
     expected = (paper_numbers()["experiment"] == f"mnist_{experiment}").sum()
     assert pd.read_csv(papers["table_csv"])["paper_mean"].notna().sum() == expected
 
 
 def test_meta_pretraining_moves_the_mean_towards_the_target(digits: MnistData, run_as: RunAs) -> None:
-    study = RotationMean(pretrain_examples=300, finetune_examples=300, epochs=10, replicates=5, arms={"meta": SHARED})
+    study = RotationMean(pretrain_examples=300, finetune_examples=300, epochs=6, replicates=3, arms={"meta": SHARED})
     rows = rotation_runs.train(study, run_as("rotation_mean"), digits).metrics
     before = [abs(value - 90) for value in values(rows, quantities.INITIAL_MEAN).values()]
-    assert sum(before) - sum(values(rows, quantities.ERROR).values()) > 5 * 5
+    assert sum(before) - sum(values(rows, quantities.ERROR).values()) > 3 * 5
 
 
 def forget(results: Outcome) -> Outcome:
@@ -178,7 +185,7 @@ def test_a_replicate_of_the_rotation_learns_the_same_among_others_as_alone(
     arm: MnistMeta, digits: MnistData, run_as: RunAs
 ) -> None:
     def learned(replicates: int | list[int]) -> dict[int, float]:
-        study = RotationMean(**SIZES, epochs=2, replicates=replicates, arms={"meta": arm})
+        study = RotationMean(**SIZES, epochs=1, replicates=replicates, arms={"meta": arm})
         results = forget(rotation_runs.train(study, run_as("rotation_mean"), digits))
         found = {replicate: value for (_, replicate), value in values(results.metrics, quantities.MEAN).items()}
         assert {row["replicate"] for row in results.series} == set(found)

@@ -96,7 +96,6 @@ def test_the_solvers_of_an_arm_are_those_asked_for(keys: dict[str, Any], name: s
 @pytest.mark.parametrize(
     ("arm", "epochs", "batch_size", "iterations"),
     [({}, 5, 64, 235), ({}, 100, 100, 3000), ({"pretrain_steps": 5}, 5, 64, 47), ({"epochs": 20}, 5, 64, 940)],
-    ids=["a last smaller minibatch counts", "whole minibatches", "as many PT steps", "epochs of its own"],
 )
 def test_iterations_of_3000_images(arm: dict[str, Any], epochs: int, batch_size: int, iterations: int) -> None:
     assert MnistMeta(**arm).iterations(epochs, minibatches(3000, batch_size)) == iterations
@@ -118,24 +117,18 @@ META = {"method": "meta"}
         (arms_of("rotation_mean", a={"warmup_epochs": 5}), "a.warmup_epochs is 5, which is 235 of 235 iterations"),
         (
             arms_of("rotation_mean_std", a={"warmup_epochs": 5, "pretrain_steps": 10}),
-            "arms.a.warmup_epochs is 5, which is 24 of 24 iterations of 10 PT",
+            "is 5, which is 24 of 24 iterations",
         ),
         ({"rotation_mean_std": {"starts": [(10, 1), (10, 1)]}}, "stands there twice; name it once"),
         ({"example_weighting": {"epochs": 5}}, "arms.meta-warmup.warmup_epochs is 5, which is 150 of 150 iterations"),
-        (
-            {"source": "digits", "example_weighting": {"epochs": 5, "pretrain_examples": "all"}},
-            "arms.meta-warmup.warmup_epochs is 5, which is 65 of 65 iterations",
-        ),
+        ({"source": "digits", "example_weighting": {"epochs": 5, "pretrain_examples": "all"}}, "65 of 65 iterations"),
         (arms_of("example_weighting", a={"curvature": "gauss_newton"}), "which is for rotations; legal: hessian"),
         (arms_of("bptt", a=META | {"warmup_epochs": 10.6, "pretrain_steps": 100}), "is 10.6, which is 5 of 5 iter"),
         (arms_of("bptt", a=META | {"pretrain_steps": 3}), "does not divide the 500 PT steps"),
         (arms_of("bptt", a=META | {"epochs": 3}), "bptt.arms.a.epochs has no meaning"),
         (arms_of("bptt", a=BPTT | {"budget_of": "mta"}), "a.budget_of is 'mta', which is no arm; legal: a"),
         (arms_of("bptt", a=BPTT | {"budget_of": "a"}), "bptt.arms.a.budget_of runs in a circle: a -> a"),
-        (
-            arms_of("bptt", a=BPTT | {"budget_of": "b"}, b=BPTT | {"budget_of": "a"}),
-            "bptt.arms.a.budget_of runs in a circle: a -> b -> a",
-        ),
+        (arms_of("bptt", a=BPTT | {"budget_of": "b"}, b=BPTT | {"budget_of": "a"}), "in a circle: a -> b -> a"),
         ({"bptt": {"initial": 30}}, "initial_augmentation.mean is 45, and initial is 30; legal: 30"),
     ],
 )

@@ -51,20 +51,6 @@ def related_graphs(count: int = 120, pairs: tuple[tuple[int, int], ...] = ((3, 0
     return dataclasses.replace(graphs, fine=pack(fine), coarse=pack(coarse))
 
 
-def relabelled(graphs: Graphs, seed: int) -> Graphs:
-    """Return the same graphs with their nodes and edges in another order."""
-    random = np.random.default_rng(seed)
-    edges, bits, centre = graphs.edges.copy(), graphs.bits.copy(), graphs.centre.copy()
-    for graph, size in enumerate(np.diff(graphs.node_offsets)):
-        new = random.permutation(size)
-        own = slice(graphs.edge_offsets[graph], graphs.edge_offsets[graph + 1])
-        order = random.permutation(len(edges[own]))
-        edges[own] = np.sort(new[graphs.edges[own].astype(int)], 1)[order]
-        bits[own] = bits[own][order]
-        centre[graph] = new[centre[graph]]
-    return dataclasses.replace(graphs, edges=edges, bits=bits, centre=centre)
-
-
 def exact(batch: GraphBatch) -> GraphBatch:
     """Return the batch in float64."""
     return batch._replace(edge_sums=batch.edge_sums.to(DTYPE))

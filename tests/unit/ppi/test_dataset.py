@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metapt.domains.ppi.data.archive import read_archive
-from metapt.domains.ppi.data.dataset import on_device, open_dataset, splits
-from metapt.domains.ppi.data.graphs import Graphs, pack, save
+from metapt.domains.ppi.data.dataset import on_device, splits
+from metapt.domains.ppi.data.graphs import Graphs, pack
 from metapt.domains.ppi.gin import EDGE_BITS
 from metapt.errors import DataError
 
@@ -137,13 +136,3 @@ def test_an_empty_part_is_an_error_that_names_the_species(test_species: list[int
         DataError, match=f"{words}.*The graphs are of 10, 20, 30; name other test_species, or prepare more"
     ):
         splits(small_graphs(), test_species)
-
-
-def test_a_file_is_opened_as_it_was_saved(tmp_path: Path) -> None:
-    save(GRAPHS, tmp_path / "graphs.npz")
-    opened = open_dataset(tmp_path / "graphs.npz", "cpu")
-    numbers = torch.tensor([2, 1, 8])
-    for found, expected in zip(opened.batch(numbers), DATASET.batch(numbers), strict=True):
-        assert torch.equal(found, expected)
-    with pytest.raises(DataError, match=r"none\.npz is missing: prepare the graphs"):
-        open_dataset(tmp_path / "none.npz", "cpu")

@@ -28,6 +28,7 @@ from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.twostage.pretraining import PretrainRun
 
+from ..twostage.whole_runs import Stopped
 from .small_arms import ARMS_HERE, LEARNED, setting_in
 from .small_graphs import COARSE, FINE, TEST_SPECIES
 
@@ -38,10 +39,6 @@ META: dict[str, Any] = {"pretrain_steps": 2, "warmup_epochs": 0.5}
 
 Make = Callable[..., PpiSetting]
 Ran = Callable[[str], PretrainRun]
-
-
-class Stopped(Exception):
-    """The end of a run."""
 
 
 @pytest.fixture(scope="module")
@@ -110,24 +107,6 @@ def test_fixed_weights_are_those_that_another_arm_has_learned(make: Make) -> Non
         assert float(used.sum()) == pytest.approx(2, abs=1e-9)
     related = task_weights({WEIGHTS: weights("related_only")})
     assert (float(related[3]), float(related.sum())) == (1, pytest.approx(1, abs=1e-9)), "an FT task implies task 3"
-
-
-def test_a_task_that_is_left_out_has_no_say(make: Make) -> None:
-    def moved(name: str) -> float:
-        """Return how far other labels of all but the two tasks of highest weight move the encoder."""
-        ends = []
-        for flipped in (LEARNED.argsort(descending=True)[2:].tolist(), []):
-            setting = make()
-            labels = setting.dataset.coarse_bits.clone()
-            for task in flipped:
-                labels[:, task // 8] ^= 1 << task % 8
-            changed = dataclasses.replace(setting.dataset, coarse_bits=labels)
-            run = pretrain(ARMS_HERE[name], dataclasses.replace(setting, dataset=changed))
-            run.checkpoints[0].remove()
-            ends.append(torch.cat([value.flatten() for value in run.pretrained.encoder.values()]))
-        return float((ends[0] - ends[1]).abs().max())
-
-    assert 5 * moved("meta-top") < moved("graph_supervised")
 
 
 def test_pt_sees_train_validation_and_easy_graphs_and_their_centres(make: Make) -> None:

@@ -39,19 +39,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_causes_of_terms() -> None:
-    """Irrelevant terms share no cause or channel with fine terms; useful terms have causes of fine terms only."""
-    shared = set(range(sim.SHARED))
-    for term in sim.TERMS:
-        causes = {cause for cause, _ in term.causes}
-        assert bool(causes) == (term.planted != "noise")
-        assert causes <= shared if term.planted in ("target", "useful") else not causes & shared
-    assert [int((name == PLANTED).sum()) for name in ("target", "useful", "irrelevant", "noise")] == [8, 12, 24, 16]
-    channels = [set().union(*causes) for causes in (sim.CAUSES[: sim.SHARED], sim.CAUSES[sim.SHARED :])]
-    assert not channels[0] & channels[1]
-    assert channels[0] | channels[1] == set(range(len(sim.CHANNELS)))
-
-
 def test_the_same_seed_gives_the_same_species_and_bytes(written: Path, tmp_path: Path) -> None:
     again, other = sim.generate(sim.PROTEINS, sim.SEED), sim.generate(sim.PROTEINS, sim.SEED + 1)
     for taxon, each in SPECIES.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any, cast
 import pytest
 import torch
 
+from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.hypergrad import Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
 from metapt.twostage import finetuning
-from metapt.twostage.finetuning import FinetuneProblem, Scores, Start, finetune, parts, write
+from metapt.twostage.finetuning import FinetuneProblem, Scores, Start, check_examples, finetune, parts, write
 from metapt.twostage.heads import Score
 from metapt.twostage.stages import FinetuneSettings
 
@@ -132,3 +134,23 @@ def test_scores_are_kept_for_the_same_run_only(tmp_path: Path) -> None:
     Scores(Checkpoint(tmp_path / "ft.pt", "mine")).add({("full_transfer", 2): score})
     assert Scores(Checkpoint(tmp_path / "ft.pt", "mine"))["full_transfer", 2] == score
     assert ("full_transfer", 2) not in Scores(Checkpoint(tmp_path / "ft.pt", "another"))
+
+
+BOTH = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "words"),
+    [(1, BOTH, "2 or more things, and here on 1"), (2, 0 * BOTH, "no class has both labels among the 2 test things")],
+)
+def test_examples_that_can_not_be_learned_from_or_judged_are_refused(
+    train: int, test: torch.Tensor, words: str
+) -> None:
+    with pytest.raises(DataError, match=words):
+        check_examples(train, {"validation things": BOTH, "test things": test}, ["A", "B"], "things")
+
+
+def test_a_class_without_both_labels_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        check_examples(2, {"test things": BOTH[:, :1].repeat(1, 2) * torch.tensor([1.0, 0.0])}, ["A", "B"], "things")
+    assert caplog.messages == ["the AUROC on the test things leaves out B: all 2 have the same label"]

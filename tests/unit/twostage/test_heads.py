@@ -92,6 +92,17 @@ def test_is_adam_on_minibatches() -> None:
     assert score.class_aurocs == pytest.approx(aurocs[score.best_epoch - 1][1].tolist(), abs=1e-6)
 
 
+def test_a_class_without_both_labels_has_no_part_in_the_means() -> None:
+    given = [part.labels.clone() for part in (VALIDATION, TEST)]
+    given[0][:, 1], given[1][:, 2] = 0.0, 1.0
+    sets = [part._replace(labels=labels) for part, labels in zip((VALIDATION, TEST), given, strict=True)]
+    streams = [generator("order", 0)]
+    (found,) = linear_heads(TRAIN, *sets, HEADS[:1], lrs=[0.1], epochs=2, batch_size=16, generators=streams)
+    assert [math.isnan(value) for value in found.class_aurocs] == [False, False, True]
+    assert found.test_auroc == pytest.approx(sum(found.class_aurocs[:2]) / 2, abs=1e-6)
+    assert math.isfinite(found.validation_auroc)
+
+
 @pytest.mark.parametrize(
     ("size", "batch_size", "expected"),
     [(10, 4, [4, 4, 2]), (9, 4, [4, 4]), (3, 256, [3]), (4, 1, [1, 1, 1, 1]), (8, 4, [4, 4])],

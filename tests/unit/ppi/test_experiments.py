@@ -1,0 +1,327 @@
+"""Cells, verdicts, tables and figures of the experiments on protein graphs, from metrics whose answers are known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import spearmanr
+
+from metapt.domains.ppi.config import ARMS, PpiFinetuning
+from metapt.domains.ppi.experiments.learned_weights import agreement
+from metapt.domains.ppi.quantities import AUROC, RELATIVES
+from metapt.errors import DataError
+from metapt.evaluation import metrics
+from metapt.evaluation.differences import compared, differences
+from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.statistics import estimate_mean
+from metapt.evaluation.tables import mean_and_error
+from metapt.twostage.aurocs import auroc_cells
+from metapt.twostage.replicates import pretrain_seed
+
+from ..twostage.synthetic_runs import SEED_SPREAD
+from .synthetic_results import FEW, MAKERS, Runs, runs_of, weights_of, written
+
+WHOLE, LINEAR = "FT of the whole network", "linear evaluation"
+TELLS = "meta-stable gives PT tasks that an FT task implies more weight than the others"
+
+
+def test_the_experiments_of_the_paper_come_first() -> None:
+    assert [
+        *("full_access", "half_data", "held_out_tasks", "summary", "during_pretraining"),
+        *("representations", "learned_weights", "negative_transfer", "cost"),
+    ] == MAKERS
+
+
+def test_which_arm_beats_which(tmp_path: Path) -> None:
+    claims = written("full_access", tmp_path, finetune_seeds=1).judged()
+    assert f"meta-stable beats graph_supervised-slow, full access, {LINEAR}" not in claims.index, "other learning rates"
+    paper = claims["paper"]
+    assert paper[f"meta-frozen beats meta-permuted, full access, {LINEAR}"] == "beyond the paper"
+    assert paper[f"meta beats graph_supervised, full access, {LINEAR}"] == "78.6 ± 0.1 against 74.7 ± 0.1 %"
+    assert paper[f"meta beats no_pt, full access, {LINEAR}"] == "78.6 ± 0.1 against 66.6 ± 0.7 % (no_pt: full transfer)"
+    learn = [name for name in ARMS if name.startswith("meta") and not name.endswith(("frozen", "permuted"))]
+    assert set(claims["arm"][paper == "beyond the paper"]) >= {*learn} - {"meta-top", "meta-bottom"}
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("full_access", "full access"), ("half_data", "half data"), ("held_out_tasks", "held-out tasks")]
+)
+def test_few_arms_in_each_setting(key: str, words: str, tmp_path: Path) -> None:
+    """Claims are on paired differences (of held-out tasks, over folds); half data are compared with full access."""
+    runs = written(key, tmp_path, finetune_seeds=1, **{key: FEW})
+    claims, results = runs.judged(), runs.results()
+    verdicts = claims["verdict"]
+    assert verdicts[f"graph_supervised beats no_pt, {words}, {WHOLE}"] == "reproduced"
+    assert verdicts[f"meta beats graph_supervised, {words}, {LINEAR}"] == "inconclusive"
+    assert verdicts[f"meta-stable beats graph_supervised, {words}, {LINEAR}"] == "reproduced"
+    chosen = compared(results.arm_settings(), zip(claims["arm"], claims["control"], strict=True))
+    found = differences(results, chosen).set_index(["arm", "control"])
+    means = found[found["metric"] == AUROC].set_index("evaluation", append=True)["mean"]
+    for claim in claims.itertuples() if key != "held_out_tasks" else ():
+        assert means[claim.arm, claim.control, claim.evaluation] == pytest.approx(claim.mean)
+
+
+def test_whether_the_released_choices_explain_the_gain(tmp_path: Path) -> None:
+    means = {"meta": 71.0, "graph_supervised-slow": 70.0, "meta-released": 66.0, "graph_supervised-released": 62.0}
+    section = {"arms": ["no_pt", "no_pt-released", *means]}
+    runs = runs_of("full_access", tmp_path, evaluations=["linear_evaluation"], finetune_seeds=1, full_access=section)
+    runs.auroc = lambda arm, setting, evaluation: means.get(arm, 60.0)
+    runs.gap = lambda arm, setting, seed: 0.1 * seed if arm == "meta-released" else 0.0
+    text = "meta-released gains more over graph_supervised-released than meta over graph_supervised-slow, full access"
+    claim = runs.write().judged().loc[f"{text}, {LINEAR}"]
+    assert claim["mean"] == pytest.approx((66 + 0.2 - 62) - (71 - 70))
+    assert claim["standard_error"] == pytest.approx(0.1 * math.sqrt(2.5 / 5))
+    assert (claim["verdict"], claim["n"]) == ("reproduced", 5)
+
+
+@pytest.mark.parametrize(("without", "verdict"), [(60.0, "reproduced"), (65.0, "control failed")])
+def test_a_control_must_beat_the_arm_without_pt_that_has_its_ft(without: float, verdict: str, tmp_path: Path) -> None:
+    section = {"arms": ["no_pt", "no_pt-released", "graph_supervised-released", "meta-released"]}
+    arms = {**ARMS, "no_pt-released": {"method": "no_pt", "finetune": {"lrs": [1e-5]}}}
+    runs = runs_of("full_access", tmp_path, full_access=section, arms=arms, finetune_seeds=1)
+    means = dict(zip(section["arms"], (70.0, without, 62.0, 64.0), strict=True))
+    runs.auroc = lambda arm, setting, evaluation: means[arm]
+    claim = runs.write().judged().loc[f"meta-released beats graph_supervised-released, full access, {LINEAR}"]
+    assert claim["verdict"] == verdict
+    assert ("graph_supervised-released beats no_pt-released" in claim["measured"]) == (verdict == "control failed")
+
+
+@pytest.mark.parametrize(
+    ("key", "arms"),
+    [
+        ("full_access", ["no_pt", "graph_supervised"]),
+        ("learned_weights", ["meta-stable"]),
+        ("negative_transfer", ["graph_supervised", "meta"]),
+    ],
+)
+def test_a_run_without_finite_numbers_decides_nothing(key: str, arms: list[str], tmp_path: Path) -> None:
+    runs = runs_of(key, tmp_path, finetune_seeds=1, **{key: {"arms": arms}})
+    scored = runs.task_auroc
+    runs.gap = lambda arm, setting, seed: math.nan if seed == 2 else 0.0
+    runs.weight = lambda arm, setting, seed: np.where(np.arange(60) == 3, math.nan, 1.0)
+    runs.task_auroc = lambda arm, evaluation, seed: (
+        scored(arm, evaluation, seed) + (math.nan if (arm, seed) == ("meta", 1) else 0.0)
+    )
+    assert set(runs.write().judged()["verdict"]) == {"inconclusive"}
+
+
+def test_the_ft_head_during_pt(tmp_path: Path) -> None:
+    """Two arms count iterations of ten PT steps. Without series, the figure shows the ends."""
+    runs = written("during_pretraining", tmp_path)
+    claims, numbers = runs.judged(), runs.tabled()[0]
+    assert set(claims["verdict"]) == {"reproduced"}
+    assert claims.loc["meta's FT head during PT beats cotrain's, test AUROC", "paper"] == "76.1 against 67.3 %"
+    ends = numbers[numbers["minus"].isna()].set_index(["evaluation", "arm"])
+    assert ends.loc[("test", "meta"), "mean"] == pytest.approx(76.0)
+    assert ends.loc[("validation", "cotrain"), "paper_mean"] == 83.1
+    gaps = numbers[numbers["minus"].notna()].set_index(["evaluation", "minus"])
+    assert gaps.loc[("test", "cotrain_pcgrad"), "mean"] == pytest.approx(7.0)
+    for axis in runs.experiment.figure(runs.results()).axes:
+        steps = [max(line.get_xdata()) for line in axis.lines if len(line.get_xdata()) > 1]
+        assert len(steps) >= 4
+        assert set(steps) == {1000}
+    runs.inputs = {name: path for name, path in runs.inputs.items() if not name.endswith("/series")}
+    assert len(runs.experiment.figure(runs.results()).axes) == 2
+
+
+@pytest.mark.parametrize(
+    "shorter",
+    [
+        {"source": "simulated"},
+        {"pretrain": {"epochs": 10}},
+        {"arms": ARMS | {name: {"method": name, "pretrain": {"batch_size": 64}} for name in ("meta", "cotrain")}},
+    ],
+)
+def test_the_ft_head_of_a_shorter_pt_does_not_compare(shorter: dict[str, Any], tmp_path: Path) -> None:
+    assert written("during_pretraining", tmp_path, **shorter).judged().empty
+
+
+def test_what_the_weights_find(tmp_path: Path) -> None:
+    verdicts = written("learned_weights", tmp_path, source="simulated").judged()["verdict"]
+    assert verdicts["meta-stable's weights find the PT tasks of planted use"] == "reproduced"
+    assert verdicts["meta's weights find the PT tasks of planted use"] == "not reproduced"
+    assert verdicts["meta-stable's weights agree between PT seeds (rank correlation at least 0.5)"] == "reproduced"
+    assert verdicts[TELLS] == "reproduced"
+    real = written("learned_weights", tmp_path, source="hu2020")
+    assert not real.judged().index.str.contains("planted").any(), "nothing is planted in real networks"
+    for name, path in real.inputs.items():
+        if name.endswith("/metrics"):
+            path.write_text("".join(line for line in path.open() if "mean weight" not in line))
+    assert real.judged().loc[TELLS, "verdict"] == "not measured"
+
+
+def test_learned_weights(tmp_path: Path) -> None:
+    numbers, markdown = written("learned_weights", tmp_path, source="simulated").tabled()
+    rows = numbers[numbers["seeds"].notna()].set_index("arm")
+    assert rows.loc["meta-stable", "agreement"] > 0.9
+    assert abs(rows.loc["meta", "agreement"]) < 0.3
+    assert rows.loc["meta-stable", "planted"] > 0.95
+    apart = numbers[numbers["half_iqr"].notna()]
+    gaps = np.abs(weights_of("meta", "full_access", 1) - weights_of("cotrain_learned_weights", "full_access", 1))
+    assert apart["median"].iloc[1] == pytest.approx(np.median(gaps))
+    tasks = numbers[(numbers["arm"] == "meta-stable") & numbers["task"].notna()]
+    assert len(tasks) == 60
+    assert tasks["weight"].is_monotonic_decreasing
+    e = estimate_mean(apart["median"])
+    assert mean_and_error(e.mean, e.standard_error) in markdown
+    assert "process number 0 of a cell" in markdown
+    assert "planted use" in markdown
+
+
+def test_the_summary_names_the_better_evaluation(tmp_path: Path) -> None:
+    runs = runs_of("summary", tmp_path, summary=FEW, half_data=FEW, held_out_tasks=FEW, finetune_seeds=1)
+    plain = runs.auroc
+    runs.gap = lambda arm, setting, seed: math.nan if (arm, seed) == ("meta-stable", 1) else 0.0
+    runs.auroc = lambda arm, setting, evaluation: (
+        plain(arm, setting, evaluation) + (3 if (arm, evaluation) == ("no_pt", "full_transfer") else 0)
+    )
+    numbers = runs.write().tabled()[0].set_index(["setting", "arm"])
+    assert numbers.loc[("full_access", "no_pt"), "best"] == "full_transfer"
+    assert numbers.loc[("half_data", "meta"), "best"] == "linear_evaluation"
+    assert numbers.loc[("held_out_tasks", "meta"), "paper_mean"] == 77.0
+    assert len(numbers) == 3 * 4
+    assert math.isnan(numbers.loc[("full_access", "meta-stable"), "mean"]), "a run that diverged is not averaged away"
+
+
+@pytest.mark.parametrize(("settings", "best"), [({}, "full_transfer"), ({"choose": "test"}, "linear_evaluation")])
+def test_the_better_evaluation_is_chosen_on_validation(settings: dict[str, str], best: str, tmp_path: Path) -> None:
+    runs = runs_of("summary", tmp_path, finetune_seeds=1, summary=FEW | settings, half_data=None, held_out_tasks=FEW)
+    runs.validation = lambda arm, setting, evaluation: 2.0 if evaluation == "full_transfer" else 0.0
+    numbers, markdown = runs.write().tabled()
+    assert set(numbers["best"]) == {best}
+    assert set(numbers["setting"]) == {"full_access", "held_out_tasks"}
+    assert ("on the test set, as in the paper; that flatters" in markdown) == ("choose" in settings)
+    assert ("on the validation set (the paper: on the test set)" in markdown) == ("choose" not in settings)
+
+
+def test_cka_is_symmetric(tmp_path: Path) -> None:
+    numbers = written("representations", tmp_path, representations=FEW).tabled()[0].set_index(["arm", "other"])["mean"]
+    assert numbers[("no_pt", "meta")] == numbers[("meta", "no_pt")] == pytest.approx(0.78)
+    assert numbers[("meta", "meta")] == 1.0
+
+
+def test_negative_transfer_counts_tasks_that_lose_against_training_from_scratch(tmp_path: Path) -> None:
+    runs = written("negative_transfer", tmp_path, negative_transfer=FEW, finetune_seeds=2)
+    numbers, markdown = runs.tabled()
+    claims = runs.judged()
+    claim = claims.loc[f"no more FT tasks lose by meta than by graph_supervised, {LINEAR}"]
+    assert (claim["verdict"], claim["mean"]) == ("reproduced", pytest.approx(200 / 7))
+    assert all(text.startswith("no more FT tasks lose by") for text in claims.index)
+    table = numbers.set_index(["arm", "evaluation", "task"])
+    assert table.loc[("graph_supervised", "full_transfer", 0), "change"] == pytest.approx(-3.0)
+    assert table.loc[("meta", "linear_evaluation", 0), "change"] == pytest.approx(2.0)
+    assert math.isnan(table.loc[("meta", "full_transfer", 7), "change"])
+    assert "28.57 ± 0" in markdown, "two of the seven tasks that can be scored"
+    assert "-3.0, function number 0" in markdown
+    drawn = runs.experiment.figure(runs.results()).axes
+    assert [axis.get_title(loc="left") for axis in drawn] == ["graph supervised", "meta", "meta-stable"]
+    assert "29 % lose" in [text.get_text() for text in drawn[0].texts]
+    runs.task_auroc = lambda arm, evaluation, seed: np.array([])
+    with pytest.raises(DataError, match="no FT run with the AUROC of single tasks"):
+        runs.experiment.figure(runs.write().results())
+
+
+def test_negative_transfer_is_measured_against_an_arm_with_the_same_ft(tmp_path: Path) -> None:
+    runs = runs_of(
+        "negative_transfer", tmp_path, negative_transfer={"arms": ["meta", "no_pt", "meta-released"]}, finetune_seeds=1
+    )
+    scored = runs.task_auroc
+    runs.task_auroc = lambda arm, evaluation, seed: (
+        scored("no_pt", evaluation, seed) - 60.0 if arm == "no_pt-released" else scored(arm, evaluation, seed)
+    )
+    numbers, markdown = runs.write().tabled()
+    change = numbers.set_index(["arm", "evaluation", "task"])["change"]
+    assert change["meta-released", "full_transfer", 0] - change["meta", "full_transfer", 0] == pytest.approx(60)
+    assert set(numbers["arm"]) == {"meta", "meta-released"}
+    assert "no PT, released" in markdown
+
+
+@pytest.mark.parametrize(
+    ("key", "section"), [("full_access", FEW), ("learned_weights", {"arms": ["meta", "meta-stable"]})]
+)
+def test_what_diverged_is_drawn_without_it(key: str, section: dict[str, Any], tmp_path: Path) -> None:
+    runs = runs_of(key, tmp_path, pretrain_seeds=3, finetune_seeds=1, **{key: section})
+    lost = lambda seed: np.where((np.arange(60) == 3) & (seed == 1), math.nan, 1)  # noqa: E731
+    runs.gap = lambda arm, setting, seed: math.nan if seed == 1 and arm.startswith("meta") else 0.0
+    runs.weight = lambda arm, setting, seed: weights_of(arm, setting, seed) * lost(seed)
+    runs.experiment.figure(runs.write().results()).draw_without_rendering()
+
+
+def test_an_arm_without_ft_data_has_its_full_access_runs_under_half_data(tmp_path: Path) -> None:
+    results = written(
+        "half_data", tmp_path, half_data={"arms": ["graph_supervised", "meta"]}, finetune_seeds=2
+    ).results()
+    assert set(results.metrics["setting"]) == {"full_access", "half_data"}
+    assert len(results.runs("graph_supervised", "half_data", "full_transfer")) == 10
+    with pytest.raises(NotMeasuredError):
+        results.runs("meta", "full_access", "full_transfer")
+
+
+def held_out(folder: Path, **changes: Any) -> Runs:
+    """Return the runs of one arm on the folds of held-out tasks."""
+    runs = runs_of("held_out_tasks", folder, held_out_tasks={"arms": ["meta-stable"]})
+    for name, change in changes.items():
+        setattr(runs, name, change)
+    return runs.write()
+
+
+def test_held_out_tasks_are_the_mean_of_the_folds(tmp_path: Path) -> None:
+    results = held_out(tmp_path, auroc=lambda arm, setting, evaluation: 70.0 + int(setting[-1])).results()
+    cell = auroc_cells(results).iloc[0]
+    assert (cell["mean"], cell["n"]) == (pytest.approx(71.5), 4)
+    assert cell["standard_error"] == pytest.approx(np.std([0, 1, 2, 3], ddof=1) / 2), "over the folds"
+    assert cell["seed_standard_error"] == pytest.approx(np.std(SEED_SPREAD, ddof=1) / math.sqrt(5))
+    assert results.papers_aurocs(["meta"]).set_index("evaluation").loc["linear_evaluation", "mean"] == 77.0
+
+
+def test_folds_that_were_not_run_that_diverged_or_that_have_other_seeds(tmp_path: Path) -> None:
+    cell = "meta-stable", "held_out_tasks", "full_transfer"
+    runs = held_out(tmp_path, gap=lambda arm, setting, seed: math.nan if (setting[-1], seed) == ("2", 1) else 0.0)
+    values = runs.results().runs(*cell)
+    assert set(values[values.isna()].index) == {each for each in values.index if pretrain_seed(each) == 1}
+    path = runs.inputs["finetune/meta-stable/held_out_3/seed4/metrics"]
+    metrics.write(metrics.read(path).iloc[:0], path)
+    with pytest.raises(DataError, match="other seeds"):
+        runs.results().runs(*cell)
+    runs.inputs = {name: path for name, path in runs.inputs.items() if "held_out_3" not in name}
+    with pytest.raises(NotMeasuredError, match="held_out_3"):
+        runs.results().runs(*cell)
+
+
+def test_arms_that_share_pt_runs_have_their_weights(tmp_path: Path) -> None:
+    arms = ARMS | {"tuned": ARMS["meta"].model_copy(update={"finetune": PpiFinetuning(epochs=1)})}
+    runs = written("learned_weights", tmp_path, arms=arms, learned_weights={"arms": ["meta", "tuned"]})
+    for name in (name for name in runs.inputs if name.startswith("pretrain/tuned/")):
+        assert runs.inputs[name] == runs.inputs[name.replace("/tuned/", "/meta/")]
+    results = runs.results()
+    assert results.weights("tuned").equals(results.weights("meta"))
+    assert results.pretraining("tuned", RELATIVES).equals(results.pretraining("meta", RELATIVES))
+    assert results.machines["tuned"] == ["a machine"]
+    assert results.weights("meta").shape == (60, 5)
+    assert results.weights("meta")[2].to_numpy() == pytest.approx(runs.weight("meta", "full_access", 2))
+    runs.inputs["tasks"].write_text("kind,task\ncoarse,0\n")
+    with pytest.raises(DataError, match="not the list of tasks"):
+        runs.tabled()
+
+
+def test_agreement_is_the_mean_rank_correlation_jackknifed_over_seeds() -> None:
+    """Of three seeds, leaving one out leaves one pair; two seeds have no spread, and one has no agreement."""
+    weights = pd.DataFrame(np.random.default_rng(2).normal(size=(20, 3)))
+    r = spearmanr(weights.to_numpy()).statistic
+    pairs = np.array([r[1, 2], r[0, 2], r[0, 1]])
+    for found in (agreement(weights), agreement(np.exp(weights))):  # only ranks count
+        assert found.mean == pytest.approx(pairs.mean())
+        assert found.standard_error == pytest.approx(math.sqrt(2 / 3 * ((pairs - pairs.mean()) ** 2).sum()))
+    two = agreement(weights[[0, 1]])
+    assert (two.mean, two.n) == (pytest.approx(pairs[2]), 2)
+    assert math.isnan(two.standard_error)
+    with pytest.raises(NotMeasuredError, match="needs two"):
+        agreement(weights[[0]])
+    for bad in (math.nan, math.inf):
+        assert math.isnan(agreement(weights.replace(weights.iloc[3, 1], bad)).mean)
+    assert math.isnan(agreement(weights.assign(**{"1": 1.0})).mean), "equal weights have no order"
