@@ -24,6 +24,7 @@ from metapt.errors import DataError
 from metapt.fetching import Download, Source, place_of, run
 from metapt.machine import Machine
 
+from ...shared_files import SHARED_DATA, shared
 from .serving import (
     CONTENT,
     HTML,
@@ -41,8 +42,6 @@ from .serving import (
     write,
 )
 
-ROOT = Path(__file__).parents[3]
-SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", ROOT / "../shared/data"))
 ENTRIES = yaml.safe_load(SOURCES.read_text(encoding="utf-8"))
 
 
@@ -224,8 +223,7 @@ def test_wrong_containers(server: Server, target: Path, answer: Any, kind: str, 
 
 @pytest.mark.real_data
 def test_real_mirror(tmp_path: Path) -> None:
-    if not (SHARED_DATA / "mnist").is_dir():
-        pytest.skip(f"{SHARED_DATA / 'mnist'} is not there (METAPT_SHARED_DATA names another folder)")
+    shared("mnist")
     outputs = {name: tmp_path / name for name in ENTRIES["mnist"]["files"]}
     entry = {**ENTRIES["mnist"], "urls": []}
     run(Download.model_validate({"source": entry, "mirrors": [str(SHARED_DATA)]}), {}, outputs, Machine())
@@ -235,8 +233,7 @@ def test_real_mirror(tmp_path: Path) -> None:
 @pytest.mark.real_data
 def test_real_ptbxl_mirror(tmp_path: Path) -> None:
     """Fetch one block of the records, and the tables, verified by the mirror's list of sums."""
-    if not (SHARED_DATA / "ptbxl").is_dir():
-        pytest.skip(f"{SHARED_DATA / 'ptbxl'} is not there (METAPT_SHARED_DATA names another folder)")
+    shared("ptbxl")
     folder = tmp_path / "mirror/ptbxl-1.0.3"
     command = [sys.executable, SHARED_DATA / "ptbxl/restore.py", folder, "--blocks", "21000"]
     subprocess.run(command, check=True, capture_output=True)

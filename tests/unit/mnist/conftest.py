@@ -8,21 +8,15 @@ from pathlib import Path
 import pytest
 
 from metapt.domains.mnist.arms import Run
-from metapt.domains.mnist.data import FILES, prepare
 from metapt.domains.mnist.data.prepare import MnistData, load
-from metapt.domains.mnist.data.simulate import write_digits
-from metapt.machine import Machine
-from metapt.sections import JobSettings
+
+from ...contract.domain_cases import CASES
 
 
 @pytest.fixture(scope="session")
 def digits_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the prepared digits."""
-    folder = tmp_path_factory.mktemp("digits")
-    raw = {name: folder / name for name in FILES.values()}
-    write_digits(raw)
-    prepare.run(JobSettings(), raw, {"data": folder / "digits.pt"}, Machine())
-    return folder / "digits.pt"
+    return CASES["mnist"].prepare(tmp_path_factory.mktemp("digits"))["data"]
 
 
 @pytest.fixture(scope="session")

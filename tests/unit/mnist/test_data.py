@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import struct
 from pathlib import Path
 
@@ -22,7 +21,8 @@ from metapt.files import sha256
 from metapt.machine import Machine
 from metapt.sections import JobSettings
 
-SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[3] / "../shared/data"))
+from ...shared_files import shared
+
 IMAGES = torch.randint(256, (5, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(5, dtype=torch.uint8)
 
@@ -172,9 +172,7 @@ def test_what_is_no_whole_prepared_file_is_refused(digits_file: Path, tmp_path: 
 
 @pytest.mark.real_data
 def test_real_mnist(tmp_path: Path) -> None:
-    folder = SHARED_DATA / "mnist"
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there (METAPT_SHARED_DATA names another folder)")
+    (folder,) = shared("mnist")
     raw = {name: folder / name for name in FILES.values()}
     prepare.run(JobSettings(), raw, {"data": tmp_path / "mnist.pt"}, Machine())
     data = load(tmp_path / "mnist.pt", "cpu")

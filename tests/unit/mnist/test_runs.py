@@ -54,9 +54,7 @@ STUDIES: dict[str, Any] = {
     "rotation_mean_std": RotationMeanStd(
         **SIZES, epochs=1, replicates=2, arms=RotationMeanStd().arms | {"meta-curvature": CURVED}
     ),
-    "example_weighting": ExampleWeighting(
-        **WEIGHTED, epochs=1, replicates=2, arms=ExampleWeighting().arms | {"meta-warmup": LATE}
-    ),
+    "example_weighting": ExampleWeighting(**WEIGHTED, epochs=1, arms=ExampleWeighting().arms | {"meta-warmup": LATE}),
     "bptt": BpttStudy(**FEW, replicates=2, evaluations=2, arms=OUTER),
     "fidelity": Fidelity(**FEW_TERMS, replicates=2, examples=50, finetune_examples=40),
 }

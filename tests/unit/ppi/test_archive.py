@@ -26,7 +26,7 @@ from metapt.domains.ppi.data.convert import tensors
 from metapt.domains.ppi.data.graphs import Graphs, unpack
 from metapt.errors import DataError
 
-from .shared_files import SAMPLE, shared
+from ...shared_files import SAMPLE, shared
 from .small_graphs import assembled
 
 COARSE, FINE = 11, 3

@@ -14,7 +14,7 @@ from torch_geometric.loader import DataLoader
 from metapt.domains.ppi.data.convert import BioDataset, ProteinGraph, main, tensors
 from metapt.domains.ppi.data.graphs import load, unpack
 
-from .shared_files import SAMPLE, shared
+from ...shared_files import SAMPLE, shared
 from .test_archive import (
     COARSE,
     FINE,

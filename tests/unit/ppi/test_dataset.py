@@ -17,8 +17,8 @@ from metapt.domains.ppi.data.graphs import Graphs, pack
 from metapt.domains.ppi.gin import EDGE_BITS
 from metapt.errors import DataError
 
+from ...shared_files import SAMPLE, shared
 from .graphs_helper import odd_graphs, pyg_batch
-from .shared_files import SAMPLE, shared
 from .small_graphs import TEST_SPECIES, small_graphs
 
 GRAPHS = odd_graphs()

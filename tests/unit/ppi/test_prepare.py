@@ -24,7 +24,7 @@ from metapt.domains.ppi.stages import PpiPrepareSettings
 from metapt.errors import ConfigError, DataError
 from metapt.machine import Machine
 
-from .shared_files import SAMPLE, shared
+from ...shared_files import SAMPLE, shared
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_real_archive_sample(outputs: dict[str, Path]) -> None:
 def test_real_networks(outputs: dict[str, Path]) -> None:
     string = String(species=[511145, 224308], links="physical.links.full", min_score=0)
     names = string_names(string)
-    inputs = dict(zip(names, shared(*names), strict=True))
+    inputs = dict(zip(names, shared(*(f"ppi/{name}" for name in names)), strict=True))
     run(PpiPrepareSettings(source="string", string=string, test_species=[224308]), inputs, outputs, Machine())
     graphs, found = load(outputs["graphs"]), counts(outputs["counts"])
     assert np.unique(graphs.species, return_counts=True)[1].tolist() == [2007, 2693]

@@ -13,7 +13,7 @@ from metapt.domains.ppi.data import string_files as module
 from metapt.domains.ppi.data.string_files import CHANNELS, Links, read_links, read_terms
 from metapt.errors import DataError
 
-from .shared_files import shared
+from ...shared_files import shared
 
 Write = Callable[[Path, Sequence[str]], Path]
 
@@ -224,7 +224,7 @@ def test_no_link_reaches_the_score_and_no_term_is_of_the_gene_ontology(tmp_path:
 def test_real_files(taxon: int, proteins: int, links: int, with_terms: int) -> None:
     """Every physical link has a score of at least 150, so that no threshold gives the published counts."""
     kinds = "physical.links.full", "enrichment.terms"
-    files = shared(*(f"{taxon}.protein.{kind}.v12.0.txt.gz" for kind in kinds))
+    files = shared(*(f"ppi/{taxon}.protein.{kind}.v12.0.txt.gz" for kind in kinds))
     found = read_links(files[0], taxon)
     assert (len(found.proteins), len(found.edges), found.read) == (proteins, links, 2 * links)
     assert len(read_links(files[0], taxon, 150).edges) == links > len(read_links(files[0], taxon, 400).edges)

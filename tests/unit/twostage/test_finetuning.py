@@ -123,7 +123,8 @@ def test_the_tables_hold_each_run_once_in_the_order_of_the_config(runs: Runs, tm
     assert (table["experiment"].unique(), table["setting"].unique()) == (["toy"], ["n5"])
     names = [f"{evaluation}, {name}" for evaluation in EVALUATIONS for name in ("task", "validation AUROC (%)")]
     assert series["name"].drop_duplicates().tolist() == names
-    assert series[series["name"] == names[1]]["value"].tolist() == [40.0, 70.0] * 2
+    curve = series[series["name"] == names[1]]
+    assert (curve["step"].tolist(), curve["value"].tolist()) == ([1, 2] * 2, [40.0, 70.0] * 2)
     assert not list(tmp_path.glob("ft*.pt"))
     backwards = EVALUATIONS[::-1]
     assert parts(settings(evaluations=backwards)) == [(name, number) for name in backwards for number in (0, 1)]
