@@ -24,7 +24,7 @@ from .graphs_helper import related_graphs
 from .small_arms import ARMS_HERE, setting_in
 from .small_graphs import COARSE, FINE
 
-SETTINGS = ["half_data", "held_out_1", "permuted_50"]
+SETTINGS = ["half_data", "held_out_0", "permuted_50"]
 """Half data grants less than full access, in which PT without FT data then is."""
 Pretrained = Callable[[str, str, PpiDataset], list[Params]]
 
