@@ -55,13 +55,6 @@ def test_the_augmentation_that_destroys_the_class_gets_weaker(capsys: pytest.Cap
     assert "Diagnosis: all well" in capsys.readouterr().out
 
 
-def test_the_notebook_is_the_first_example() -> None:
-    example = (EXAMPLES / "noise_levels.py").read_text(encoding="utf-8")
-    shown = {line for code, _ in NOTEBOOK for line in code.splitlines()}
-    others = [line for line in example[example.index("torch.manual_seed") :].splitlines() if line and line not in shown]
-    assert others == ["loop.run()", "loop.pretrained.load_into(encoder, head)"]
-
-
 def test_the_notebook_keeps_what_it_prints_and_draws(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
