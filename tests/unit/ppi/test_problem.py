@@ -97,6 +97,24 @@ def test_the_ft_loss_is_that_of_a_linear_head_on_features_in_evaluation() -> Non
     assert problem.targets(batch) is batch.labels
 
 
+@pytest.mark.parametrize("dropout", [False, True])
+def test_the_mixed_product_is_reverse_over_reverse(dropout: bool) -> None:
+    problem, batch = MultitaskProblem(ENCODER), labelled(PT, "coarse", dropout)
+    vector = [draw(500 + i, *value.shape) for i, value in enumerate(pretrained().vector())]
+    weights, phi = pretrained().leaves(), leaves(META)
+    loss = problem.pretrain_loss(weights, phi, batch)
+    gradient = torch.autograd.grad(loss, weights.vector(), create_graph=True)
+    (expected,) = torch.autograd.grad(gradient, [phi[WEIGHTS]], vector)
+    for given in (pretrained(), pretrained().leaves()):
+        product, value = problem.mixed_product(given, META, batch, vector)
+        torch.testing.assert_close(product[WEIGHTS], expected, rtol=1e-12, atol=1e-13 * float(expected.abs().max()))
+        torch.testing.assert_close(value, loss.detach(), rtol=1e-13, atol=0.0)
+        assert product.keys() == META.keys()
+        assert not product[WEIGHTS].requires_grad
+        assert not value.requires_grad
+    assert expected.norm() > 1e-3
+
+
 def expected_hypergradient(loss: Tensor, weights: Pretrained, phi: Params, g: Vector, step: float) -> Tensor:
     """Return minus d/dphi of <dL/dw, a (I + (I - a H)) g>, by reverse mode over reverse mode."""
     gradient = torch.autograd.grad(loss, weights.vector(), create_graph=True)
@@ -132,8 +150,6 @@ def test_the_hypergradient_is_that_of_the_plain_network() -> None:
         pretrain_batch=pt, train_batches=train, validation_batch=validation,
         inverse=Neumann(1, step), finetuning=Unroll(2, SGD(0.3)),
     )  # fmt: skip
-    _, value = MultitaskProblem(ENCODER).mixed_product(pretrained(), META, pt, pretrained().vector())
-    torch.testing.assert_close(value, loss.detach(), rtol=1e-12, atol=0.0)
     assert_close_hypergradient(ours.gradient[WEIGHTS], expected_hypergradient(loss, weights, phi, g, step))
 
 
