@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic_core import to_jsonable_python
 
 NAME = r"[A-Za-z0-9_-]{1,64}"  # regular expression of names that become parts of paths
+OWN_DATA = "folder"  # the value of `source` for data of the user's own
 
 
 def key(default: Any, description: str, **legal: Any) -> Any:
@@ -71,7 +72,7 @@ class CollectSettings(JobSettings):
     """What the job reads that collects all experiments."""
 
     experiments: list[str]  # their names, such as `mnist_bptt`, in the order of the tables
-    stand_ins: list[str]  # those whose data only stand in for the paper's, which the headline table leaves out
+    stand_ins: list[str]  # those whose data are not the paper's, which the headline table leaves out
 
 
 class PageExperiment(Section):
@@ -91,6 +92,11 @@ class PageDomain(Section):
     source: str
     stand_in: bool
     experiments: list[PageExperiment]
+
+    @property
+    def papers_data(self) -> bool:
+        """See `DomainSection.papers_data`."""
+        return not self.stand_in and self.source != OWN_DATA
 
 
 class PageSettings(JobSettings):
@@ -128,8 +134,13 @@ class DomainSection(Section):
 
     @property
     def stand_in(self) -> bool:
-        """Return whether the data only stand in for the paper's, so that numbers can't be compared with its numbers."""
+        """Return whether the data only stand in for the paper's, so that claims on them have known answers."""
         return getattr(self, "source", None) in self.stand_ins
+
+    @property
+    def papers_data(self) -> bool:
+        """Return whether the data are the paper's, so that its numbers can stand beside results."""
+        return not self.stand_in and getattr(self, "source", None) != OWN_DATA
 
     def experiments(self) -> Iterator[tuple[str, ExperimentSection]]:
         """Yield key and section of each experiment in the config."""

@@ -64,6 +64,8 @@ OVERLAYS = {
     "species.yaml": "results: results/yeasts\nppi:\n  string: {species: [4932, 284812]}\n  test_species: [284812]",
     "width.yaml": "results: results/width16\necg: {width: 16}",
     "sizes.yaml": "ecg: {full_access: {arms: [no_pt, simclr, simclr-mild], finetune_sizes: [100, 250, 1000, 2500]}}",
+    "mine.yaml": "results: results/mine\necg:\n  source: folder\n  folder: {path: data/mine, seconds: 10, fit: both}\n"
+    "  full_access: {arms: [no_pt, simclr, meta], finetune_sizes: [500]}",
     "site.yaml": "data:\n  mirrors: [/shared/mirror]",
 }
 """Files that pages tell to write, as they show them."""
@@ -126,6 +128,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("config", "workflow"):
         shutil.copytree(ROOT / name, folder / name)
     (folder / "docs").symlink_to(ROOT / "docs")  # tables of runs
+    (folder / "data/mine").mkdir(parents=True)
+    (folder / "data/mine/labels.csv").touch()
     for name, text in OVERLAYS.items():
         (folder / name).write_text(text)
     return folder

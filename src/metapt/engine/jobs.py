@@ -113,11 +113,21 @@ class Jobs(Generic[S]):
         return self._made("simulate", name, entry, folder, settings, {}, outputs)
 
     def prepare(
-        self, source: str, files: Mapping[str, str], settings: JobSettings, inputs: Files, *, mem_mb: int, minutes: int
+        self,
+        source: str,
+        files: Mapping[str, str],
+        settings: JobSettings,
+        inputs: Files,
+        *,
+        module: str = "prepare",
+        **limits: int,
     ) -> Job:
-        """Return the job that prepares the raw files `inputs` of a source; `files`: names of its output files."""
-        name, entry = f"{self.domain}/data/{source}", f"domains.{self.domain}.data.prepare"
-        folder, limits = self.folder(f"data/{source}"), {"mem_mb": mem_mb, "minutes": minutes}
+        """Return the job that prepares the raw files `inputs` of a source; `files`: names of its output files.
+
+        `module`, in the domain's `data`, does it. `limits` are `mem_mb` and `minutes` of the `Job`.
+        """
+        name, entry = f"{self.domain}/data/{source}", f"domains.{self.domain}.data.{module}"
+        folder = self.folder(f"data/{source}")
         outputs = {output: f"{folder}/{file}" for output, file in files.items()}
         return self._made("prepare", name, entry, folder, settings, inputs, outputs, **limits)
 

@@ -90,7 +90,7 @@ class Plan:
 
     def _collect(self, config: Config) -> Job:
         names = list(experiments(config))
-        stand_ins = [name for name in names if getattr(config, name.partition("_")[0]).stand_in]
+        stand_ins = [name for name in names if not getattr(config, name.partition("_")[0]).papers_data]
         ends = {name: self.summary(name) for name in names}
         return Job(
             stage="collect",

@@ -46,6 +46,8 @@ OF_THE_PAPER = "of the paper"
 """The family of the paper's claims."""
 STAND_IN = "not comparable: stand-in data"
 """What stands for the paper's number beside a claim on data that are not of the paper's kind."""
+OWN_DATA = "not comparable: your own data"
+"""What stands for it beside a claim on data of the user's own."""
 COLUMNS = [
     "experiment", "family", "claim", "arm", "control", "metric", "evaluation",
     "measured", "mean", "standard_error", "n", "low", "high", "p_value", "adjusted_p_value", "visible_difference",
@@ -150,10 +152,13 @@ class Judgement(NamedTuple):
     visible: float = math.nan
 
 
-def judge(experiment: str, comparisons: Iterable[Comparison], stand_in: bool = False) -> pd.DataFrame:
+def judge(
+    experiment: str, comparisons: Iterable[Comparison], stand_in: bool = False, own: bool = False
+) -> pd.DataFrame:
     """Return a table with the columns `COLUMNS` and a row for each comparison, in their order.
 
-    On `stand_in` data the verdicts are those of `KNOWN_ANSWER`, and no number of the paper stands beside them.
+    On `stand_in` data the verdicts are those of `KNOWN_ANSWER`. No number of the paper stands beside them, nor beside
+    those on the user's `own` data.
     """
     rows, claims = [], list(comparisons)
     for each, judged in zip(claims, decide(claims), strict=True):
@@ -161,8 +166,9 @@ def judge(experiment: str, comparisons: Iterable[Comparison], stand_in: bool = F
         numbers = (None,) * 5 if e is None else (e.mean, e.standard_error, e.n, e.low, e.high)
         criterion = each.criterion.words if judged.word != "not measured" else ""
         names = (experiment, each.family, each.text, each.arm, each.control, each.metric, each.evaluation)
-        end = (STAND_IN, KNOWN_ANSWER.get(judged.word, judged.word)) if stand_in else (each.paper, judged.word)
-        rest = (criterion, LEAST_SEEDS, *end)
+        paper = STAND_IN if stand_in else OWN_DATA if own else each.paper
+        verdict = KNOWN_ANSWER.get(judged.word, judged.word) if stand_in else judged.word
+        rest = (criterion, LEAST_SEEDS, paper, verdict)
         rows.append((*names, judged.measured, *numbers, *judged[3:], *rest))
     return pd.DataFrame(rows, columns=COLUMNS).astype({"n": "Int64"})
 

@@ -70,7 +70,8 @@ class Experiment:
         blocks, numbers = self.tables(results)
         write_blocks(blocks, outputs["table_csv"].with_suffix(""), numbers)
         figures.save(self.figure(results), outputs["figure_svg"].with_suffix(""))
-        claims = judge(results.name, self.comparisons(results), results.config.stand_in)
+        stand_in, papers = results.config.stand_in, results.config.papers_data
+        claims = judge(results.name, self.comparisons(results), stand_in, own=not (stand_in or papers))
         chosen = compared(results.arm_settings(), zip(claims["arm"], claims["control"], strict=True))
         for name, table in (("claims", claims), ("differences", differences(results, chosen))):
             with atomic_path(outputs[name]) as path:

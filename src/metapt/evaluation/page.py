@@ -114,7 +114,7 @@ def _experiment(domain: PageDomain, experiment: PageExperiment, inputs: Mapping[
         "tables": arms.in_cells(own["table_html"].read_text(encoding="utf-8")),
         "claims": [row | {"behind": behind(row)} for row in claims],
         "counts": counts(row["verdict"] for row in claims),
-        "numbers": list(_numbers(cells, runs, domain.stand_in)),
+        "numbers": list(_numbers(cells, runs, domain.papers_data)),
         "differences": [row | {"behind": behind(row)} for row in compared],
         "record": runs.address(own["record"]),
         "folder": runs.address(own["record"].parent),
@@ -185,10 +185,10 @@ def _behind(cells: pd.DataFrame, runs: Runs, own: Path, row: Mapping[Any, Any]) 
     return runs.behind(map(Path, found["record"]) if len(found) else [own])
 
 
-def _numbers(cells: pd.DataFrame, runs: Runs, stand_in: bool) -> Iterator[Json]:
+def _numbers(cells: pd.DataFrame, runs: Runs, papers_data: bool) -> Iterator[Json]:
     """Yield each number of an experiment: its mean over replicates beside the paper's, and the records behind it."""
     papers = paper_numbers()
-    summary = beside_paper(summarise(cells), papers.iloc[:0] if stand_in else papers)
+    summary = beside_paper(summarise(cells), papers if papers_data else papers.iloc[:0])
     records = {key: map(Path, part["record"]) for key, part in cells.groupby(CELL, sort=False, dropna=False)}
     for row in summary.to_dict("records"):
         yield {column: row[column] for column in (*CELL, "n")} | {

@@ -71,9 +71,9 @@ class Results:
 
     @cached_property
     def papers(self) -> pd.DataFrame:
-        """The paper's numbers, as `paper_numbers`; none if the data only stand in for the paper's."""
+        """The paper's numbers, as `paper_numbers`; none if the data are not the paper's."""
         numbers = paper_numbers()
-        return numbers.iloc[:0] if self.config.stand_in else numbers
+        return numbers if self.config.papers_data else numbers.iloc[:0]
 
     def values(
         self, arm: str, metric: str, setting: str | None = None, evaluation: str | None = None

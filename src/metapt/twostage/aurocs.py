@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from metapt.errors import DataError
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, STAND_IN, Comparison
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, OF_THE_PAPER, Comparison
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.tables import published
 from metapt.twostage import tables
@@ -85,10 +85,10 @@ def beats_in(results: TwoStageResults, pair: Pair, cell: Cell, text: str = "") -
 def papers_words(results: TwoStageResults, cell: Cell, control: str) -> str:
     """Return the paper's AUROC of a cell's arm and of a control in words, or `BEYOND_THE_PAPER` unless it has both.
 
-    On stand-in data, which have no number of the paper beside them, it is `STAND_IN`.
+    On data that are not the paper's it is `OF_THE_PAPER`, in whose place `judge` says so.
     """
-    if results.config.stand_in:
-        return STAND_IN
+    if not results.config.papers_data:
+        return OF_THE_PAPER
     texts, notes = [], ""
     for arm, setting in ((cell.arm, cell.setting), (control, results.setting_of_control(control, cell.setting))):
         found, note = results.papers_cell(arm, setting, cell.evaluation)

@@ -40,7 +40,7 @@ class Cost:
     measured: Callable[[str, str], pd.Series[float]]
     machines: Mapping[str, list[str]]  # names of the machines that PT ran on, by arm
     plain: str | None  # the arm to whose cost ratios are formed; None if it is not run
-    papers: Mapping[str, str]  # the paper's cost in words, by arm
+    papers: Mapping[str, str]  # the paper's cost in words, by arm; none on other data than its
     # the paper's ratio of meta-PT to plain PT by metric, shown beside the arm `meta`
     papers_ratios: Mapping[str, float]
     # time (s) of the first arm's FT runs by evaluation, indexed by pair of seeds
@@ -100,8 +100,10 @@ def cost_of(
 
     `papers` is the paper's cost of plain PT and of meta-PT in words, `ratio` its time of meta-PT over that of plain PT.
     """
-    words = {LEARNED: papers[1]} | ({} if plain is None else {plain: papers[0]})
-    ratios = {TIME_PER_STEP: ratio, PEAK_MEMORY: PAPERS_MEMORY}
+    words, ratios = dict[str, str](), dict[str, float]()
+    if results.config.papers_data:
+        words = {LEARNED: papers[1]} | ({} if plain is None else {plain: papers[0]})
+        ratios = {TIME_PER_STEP: ratio, PEAK_MEMORY: PAPERS_MEMORY}
     rows = results.metrics[results.metrics["metric"] == FT_TIME].set_index("replicate")
     finetuning = {str(name): part["value"] for name, part in rows.groupby("evaluation")}
     whole = partial(whole_runs, results)
@@ -171,12 +173,13 @@ def tables(cost: Cost) -> Tables:
                     what = "time" if metric == TIME_PER_STEP else "memory"
                     texts[f"ratio to {cost.looks[cost.plain].label} ({what})"] = _interval(r)
         rows.append(row)
-        shown.append(texts | {"paper": cost.papers.get(arm, "")})
+        shown.append(texts | ({"paper": cost.papers.get(arm, "")} if cost.papers else {}))
     machines = "; ".join(dict.fromkeys(name for names in cost.machines.values() for name in names))
     caption = (
         f"Cost of PT on {machines or 'an unknown machine'}: medians over PT seeds, and geometric means of the ratios "
-        "of the same PT seed with 95% t intervals. Runs that were interrupted are left out. Column paper: time and "
-        "memory of whole PT on one V100"
+        "of the same PT seed with 95% t intervals. Runs that were interrupted are left out"
+        + ". Column paper: time and memory of whole PT on one V100"
+        * bool(cost.papers)
     )
     blocks = {caption: pd.DataFrame(shown)}
     if cost.finetuning:
@@ -266,7 +269,7 @@ def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:
             va="center",
             fontsize=9,
         )
-    if cost.plain is not None and LEARNED in cost.looks:
+    if cost.plain is not None and LEARNED in cost.looks and cost.papers_ratios:
         base = factor * _median(cost, cost.plain, metric)
         axis.plot(
             base * cost.papers_ratios[metric],

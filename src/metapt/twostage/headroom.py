@@ -80,7 +80,7 @@ def experiment(
     needs: Callable[[Any, Any], Needs],
     results: type[Results],
     problems: Callable[[Any], Mapping[str, str]],
-    test: str,
+    test: Callable[[Any], str],
     validation: str = VALIDATION_AUROC,
     label: str = AUROC_LABEL,
     names: Mapping[str, str],
@@ -88,14 +88,14 @@ def experiment(
 ) -> Experiment:
     """Return the record of an experiment on headroom.
 
-    Given the results, `problems` returns the name of the problem of each setting in the metrics table. `test` and
-    `validation` are the metrics of FT runs; `label` is a short one of the former. `names` has those of hyperparameters,
-    with units.
+    Given the results, `problems` returns the name of the problem of each setting in the metrics table, and `test` the
+    metric that FT runs are tested by; `validation` is that which chooses them, `label` a short name of the former.
+    `names` has those of hyperparameters, with units.
     """
     named = {**EVALUATIONS, **names}
 
     def runs(found: Results) -> pd.DataFrame:
-        return table_of_runs(found, problems(found), {test: "test", validation: "validation"})
+        return table_of_runs(found, problems(found), {test(found): "test", validation: "validation"})
 
     return Experiment(
         title=title,
@@ -106,7 +106,9 @@ def experiment(
         results=results,
         tables=lambda found: headroom_report.tables(runs(found), named),
         figure=lambda found: headroom_report.figure(runs(found), named, label),
-        comparisons=lambda found: headroom_report.comparisons(runs(found), str(found.section.reference), test, named),
+        comparisons=lambda found: headroom_report.comparisons(
+            runs(found), str(found.section.reference), test(found), named
+        ),
     )
 
 
@@ -132,7 +134,7 @@ def table_of_runs(results: Results, problems: Mapping[str, str], columns: Mappin
 def _cells(results: Results, problems: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Yield arm and setting in the metrics table, and problem, name and hyperparameters of each setting's runs."""
     section: HeadroomSection = results.section
-    source = f"{results.config.source} " * results.config.stand_in
+    source = "" if results.config.papers_data else f"{results.config.source} "
     for setting, problem in problems.items():
         cells = [(arm, arm, values) for arm, values in section.drawn().items()]
         cells.append((section.arm_names()[-1], REFERENCE, section.reference_values()))

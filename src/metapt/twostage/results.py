@@ -31,10 +31,14 @@ class Cell(NamedTuple):
 class TwoStageResults(Results):
     """The results of an experiment with PT and FT runs."""
 
-    auroc: ClassVar[str] = ""  # the metric by which FT runs are compared
     styles: ClassVar[Mapping[str, Style]] = {}  # of arms of the default config, which look the same everywhere
     papers_arms: ClassVar[Mapping[str, str]] = {}  # our name of an arm -> the paper's, where they differ
     papers_claims: ClassVar[Collection[tuple[str, str]]] = ()  # arm and control of the paper's claims
+
+    @property
+    def auroc(self) -> str:
+        """Return the metric by which FT runs are compared."""
+        raise NotImplementedError
 
     def arm_settings(self) -> dict[str, Any]:
         """Return the settings of the arms that the experiment compares, with what they take from other arms."""

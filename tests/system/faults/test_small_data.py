@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from pydantic import TypeAdapter
 
-from metapt.domains.ecg.data.prepare import COLUMNS
+from metapt.domains.ecg.data.prepare import KEYS
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ppi.config import Arm, Network
 from metapt.domains.ppi.data.graphs import Graphs, check, load, pack, save
@@ -96,7 +96,7 @@ def test_graphs_without_edges(name: str, jobs: Jobs, tmp_path: Path, note: Calla
 def labelled(kind: Kind, folder: Path, change: Callable[[pd.DataFrame], None]) -> Kind:
     """The same job on records with other labels."""
     table = pd.read_csv(kind.inputs["records"])
-    assert tuple(table.columns) == COLUMNS
+    assert list(table.columns) == [*KEYS, *CLASSES]
     change(table)
     table.to_csv(folder / "records.csv", index=False)
     return replace(kind, inputs=kind.inputs | {"records": folder / "records.csv"})

@@ -128,5 +128,5 @@ def exact() -> Exact:
     draws = draw(8, 64, 12, "fixed", generator, DTYPE, crop=0.5, noise=0.1)
     signals, labels = Exact.random(1, 4, 64, 12), (Exact.random(2, 4, 5) > 0).double()
     return Exact(
-        width, Pretrained(encoder, head, buffers), double(initial_head(width, generator)), signals, labels, draws
+        width, Pretrained(encoder, head, buffers), double(initial_head(width, 5, generator)), signals, labels, draws
     )

@@ -11,7 +11,7 @@ import numpy as np
 from metapt.domains.ecg import config
 from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Warp
 from metapt.domains.ecg.data.dataset import Dataset
-from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords
+from metapt.domains.ecg.data.prepare import KEYS, EcgRecords
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.setting import Setting
 from metapt.method import ConjugateGradients
@@ -57,7 +57,7 @@ def records(count: int, samples: int, seed: int = 0) -> EcgRecords:
     index = np.arange(count)
     patient = np.where(index // 10 % 3 == 1, index - 10, index)
     columns = (index + 1, patient, index % 10 + 1, *labels.T)
-    table = dict(zip(COLUMNS, columns, strict=True))
+    table = dict(zip([*KEYS, *CLASSES], columns, strict=True))
     return EcgRecords(signals.astype(np.int16), table, labels.astype(np.float32))
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT, LABELS, ORIGINAL, viewed
+from metapt.domains.ecg.data.sources import CLASSES
+from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT, ORIGINAL, label, viewed
 from metapt.engine.jobs import Job
 from metapt.evaluation import metrics
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
@@ -116,8 +117,8 @@ def augmentations(folder: Path, **settings: Any) -> Runs:
     beat = np.exp(-(((time % 0.9) - 0.4) ** 2) / 3e-4) + 0.2 * np.exp(-(((time % 0.9) - 0.65) ** 2) / 4e-3)
     labels = random.random((400, 5)) < 0.3
     runs.views = series(ORIGINAL, beat)
-    for name, having in zip(LABELS.values(), labels.T, strict=True):
-        runs.views += series(name, having.astype(float))
+    for name, having in zip(CLASSES, labels.T, strict=True):
+        runs.views += series(label(name), having.astype(float))
     for arm, end in ends.items():
         for when, size in (("initial", 60.0), ("learned", end)):
             bends = [size / 100 * np.sin(2 * np.pi * time / 5 + phase) for phase in (0.3, 1.4)]

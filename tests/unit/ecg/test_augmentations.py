@@ -20,10 +20,9 @@ from metapt.domains.ecg.experiments.augmentations import run as augmentations
 from metapt.domains.ecg.experiments.augmentations.run import displacements, strengths, views
 from metapt.domains.ecg.experiments.augmentations.settings import ViewsSettings
 from metapt.domains.ecg.policy import SCALE
-from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
+from metapt.domains.ecg.quantities import DISPLACEMENT, ORIGINAL, label, viewed
 from metapt.domains.ecg.resnet1d import initial_pretrained
 from metapt.domains.ecg.setting import policy_of
-from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.machine import Machine
 from metapt.training.pretrained_file import Learned, save_pretrained
@@ -79,7 +78,7 @@ def test_what_is_shown(tmp_path: Path) -> None:
     for name in arms:
         assert shown[viewed(name, "learned")].shape == (2, 1000)
         assert shown[viewed(name, "strength")].shape == (1, 8)
-    np.testing.assert_array_equal(shown[LABELS["NORM"]][0], [0, 1, 0, 1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(shown[label("NORM")][0], [0, 1, 0, 1, 0, 0, 0, 0])
     np.testing.assert_array_equal(shown[viewed("simclr", "initial")], shown[viewed("simclr", "learned")])
     learned = shown[viewed("meta", "learned")]
     assert not np.array_equal(shown[viewed("meta", "initial")], learned)
@@ -93,14 +92,14 @@ def test_what_is_shown(tmp_path: Path) -> None:
     assert set(table["metric"]) == {DISPLACEMENT}
     value = metrics.select(table, experiment="ecg", arm="meta", metric=DISPLACEMENT, setting="class=MI")
     assert list(value.index) == SEEDS
-    assert value[0] == pytest.approx(strength[shown[LABELS["MI"]][0] > 0].mean())
+    assert value[0] == pytest.approx(strength[shown[label("MI")][0] > 0].mean())
     assert value[1] > value[0]
     assert math.isnan(metrics.select(table, experiment="ecg", arm="meta", metric=DISPLACEMENT, setting="class=HYP")[0])
 
 
-def test_no_normal_ecg_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no normal ECG among the first 8 of fold 10"):
-        run(tmp_path, {"simclr": Simclr(method="simclr", warp=STABLE)}, normal=[1])
+def test_the_first_test_ecg_is_shown_where_none_has_the_first_class(tmp_path: Path) -> None:
+    shown, _ = run(tmp_path, {"simclr": Simclr(method="simclr", warp=STABLE)}, normal=[1])
+    np.testing.assert_allclose(shown[ORIGINAL][0], np.load(tmp_path / "signals.npy")[2, 1] / 1000, atol=1e-5)
 
 
 @pytest.mark.parametrize("warp", [STABLE, Warp(initial=0.25, network_width=0)])

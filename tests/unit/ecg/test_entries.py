@@ -14,7 +14,6 @@ import torch
 
 from metapt.domains.ecg import finetune
 from metapt.domains.ecg.config import ARMS, Split
-from metapt.domains.ecg.data import prepare
 from metapt.domains.ecg.data.dataset import finetune_indices, open_dataset
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.resnet1d import load_pretrained
@@ -86,7 +85,6 @@ def test_labelled_ecgs_are_those_of_the_pt_seed_and_the_split(
     problem, linear = finetune.EcgFinetuneProblem, finetuning.linear_evaluation
     monkeypatch.setattr(finetune, "EcgFinetuneProblem", lambda *args: given.append(args[1]) or problem(*args))
     monkeypatch.setattr(finetuning, "linear_evaluation", lambda *args: given.extend(args[1:]) or linear(*args))
-    monkeypatch.setattr(prepare, "SAMPLES", SAMPLES)
     jobs, streams = jobs_in(tmp_path, evaluations=["linear_evaluation"], split=split), []
     dataset = open_dataset(prepared, SAMPLES, "cpu")
     for seed in (0, 1):

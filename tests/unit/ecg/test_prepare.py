@@ -13,7 +13,7 @@ import wfdb
 from numpy.typing import NDArray
 
 from metapt.domains.ecg.data import prepare
-from metapt.domains.ecg.data.prepare import COLUMNS, EcgRecords, load, statistics
+from metapt.domains.ecg.data.prepare import KEYS, EcgRecords, load, statistics
 from metapt.domains.ecg.data.sources import CLASSES, LEADS
 from metapt.errors import DataError
 from metapt.machine import Machine
@@ -59,7 +59,7 @@ def listing(raw: dict[str, Path], content: object) -> dict[str, Path]:
 
 
 def make(signals: NDArray[np.int16], folds: list[int]) -> EcgRecords:
-    table = dict.fromkeys(COLUMNS, np.zeros(len(folds), np.int64)) | {"fold": np.array(folds)}
+    table = dict.fromkeys([*KEYS, *CLASSES], np.zeros(len(folds), np.int64)) | {"fold": np.array(folds)}
     return EcgRecords(signals, table, np.zeros((len(folds), 5), np.float32))
 
 
@@ -147,7 +147,7 @@ def array(value: NDArray[Any]) -> Callable[[dict[str, Path]], None]:
 
 
 CUT = r"signals\.npy is (cut or altered|overlong).*remove it, so that it is prepared again"
-MISSING = "is missing: make it with the target that prepares PTB-XL"
+MISSING = "is missing: make it with the target that prepares ECGs"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ MISSING = "is missing: make it with the target that prepares PTB-XL"
         (content(lambda c: c[200:]), CUT),
         (content(lambda c: c + b"\0"), CUT),
         (array(np.zeros((5, 12, 1000), np.float32)), r"float32 \[5, 12, 1000\], not int16"),
-        (array(np.zeros((5, 1000, 12), np.int16)), r"int16 \[5, 1000, 12\], not int16 \[N, 12, 1000\]"),
+        (array(np.zeros((5, 1000, 12), np.int16)), r"int16 \[5, 1000, 12\], not int16 \[N, 12, samples\]"),
         (array(np.asfortranarray(np.zeros((5, 12, 1000), np.int16))), "in C order"),
         (array(np.zeros((5, 12, 1000), ">i2")), "not int16"),
         (array(np.zeros((4, 12, 1000), np.int16)), r"has 4 records and .*records\.csv has 5: remove both"),

@@ -79,7 +79,7 @@ def test_heads_are_their_formulas(exact: Any) -> None:
     assert expected.shape == (3, 128)
     torch.testing.assert_close(project(head, inputs), expected)
     torch.testing.assert_close(logits(exact.head, inputs), inputs @ exact.head["weight"].T + exact.head["bias"])
-    assert initial_head(3, torch.Generator())["weight"].shape == (5, 24)
+    assert initial_head(3, 7, torch.Generator())["weight"].shape == (7, 24)
 
 
 def test_initial_weights_are_those_of_the_generator_with_he_et_als_variance() -> None:

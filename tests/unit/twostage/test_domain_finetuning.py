@@ -57,7 +57,7 @@ def ecg(lr: float = 1e-3, **settings: Any) -> World:
     return World(
         EcgFinetuneProblem(2, sets, made),
         resnet1d.initial_pretrained(2, generator("encoder")),
-        lambda stream: resnet1d.initial_head(2, stream),
+        lambda stream: resnet1d.initial_head(2, 5, stream),
         lambda stream: None,
         features,
         {name: part.labels for name, part in sets._asdict().items()},

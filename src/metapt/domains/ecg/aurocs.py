@@ -18,7 +18,6 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
 from metapt.domains.ecg.jobs import EcgJobs, labelled
-from metapt.domains.ecg.quantities import AUROC
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Needs
@@ -42,7 +41,7 @@ def auroc_tables(results: EcgResults) -> Tables:
     """Return a table of AUROC beside the paper's and one of the differences between arms, paired by PT seed."""
     joined = beside_papers(results, auroc_cells(results))
     differences = arm_differences(results, results.pairs())
-    caption = f"{AUROC}. Ours: mean ± standard error over all FT runs, as the paper's; {tables.OVER_RUNS}"
+    caption = f"{results.auroc}. Ours: mean ± standard error over all FT runs, as the paper's; {tables.OVER_RUNS}"
     blocks = {caption: _shown(results, joined)}
     if len(differences):
         words = "The CSV has p-values, and the interval of a bootstrap over PT seeds"

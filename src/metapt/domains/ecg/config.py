@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from metapt.domains.ecg.data.sections import FolderKey
 from metapt.method import MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, Distinct, DomainSection, FinetuneSeeds, Positive, Rate, Section, Seeds, key
 from metapt.twostage.arms import Changes, ComparedArm, changed, check_controls
@@ -283,11 +284,12 @@ class EcgSettings(DomainSection):
     """SimCLR on ECGs. Experiments share PT and FT runs."""
 
     stand_ins: ClassVar[tuple[str, ...]] = ("simulated",)
-    source: Literal["simulated", "ptbxl-1.0.3", "ptbxl-1.0.1"] = key(
+    source: Literal["simulated", "ptbxl-1.0.3", "ptbxl-1.0.1", "folder"] = key(
         "ptbxl-1.0.3",
-        "generated ECGs of known conditions, or PTB-XL at 100 Hz: the paper has 1.0.1 (21,837 ECGs), which 1.0.3 "
-        "corrects (21,799)",
+        "generated ECGs of known conditions; PTB-XL at 100 Hz: the paper has 1.0.1 (21,837 ECGs), which 1.0.3 "
+        "corrects (21,799); or records of your own, which `folder` names",
     )
+    folder: FolderKey = key(None, "records of your own; it goes with `source: folder`")
     split: Split = key(
         "patients",
         "how an FT set is divided into 80 % training and 20 % validation (25 ECGs: 60 and 40 %; 10 ECGs: 50 and 50 %): "
@@ -305,6 +307,21 @@ class EcgSettings(DomainSection):
     pretrain: EcgPretraining = EcgPretraining()
     finetune: EcgFinetuning = EcgFinetuning()
     arms: dict[str, Arm] = key(ARMS, "arms by name")
+
+    @property
+    def length(self) -> int:
+        """Return the length of an ECG in samples, as the encoder reads it."""
+        return self.samples if self.folder is None else self.folder.samples
+
+    @model_validator(mode="after")
+    def _folder_is_the_source(self) -> EcgSettings:
+        if (self.source == "folder") != (self.folder is not None):
+            raise ValueError(
+                f"source is {self.source!r}; legal: `source: folder` and the key folder, or none of the two"
+            )
+        if self.folder is not None and self.samples != 1000:
+            raise ValueError("samples is for PTB-XL; with `source: folder`, give folder.seconds in its place")
+        return self
 
     @model_validator(mode="after")
     def _sources_learn_a_warp(self) -> EcgSettings:
@@ -325,7 +342,10 @@ class EcgSettings(DomainSection):
             if not isinstance(arm, EcgMeta):
                 continue
             pretrain = changed(self.pretrain, arm.pretrain)
-            per_epoch = steps_per_epoch(pretrain, pretrain.signals or TRAINING_RECORDS[self.source])
+            signals = pretrain.signals or TRAINING_RECORDS.get(self.source)
+            if signals is None:  # of a folder, whose runs check this themselves
+                continue
+            per_epoch = steps_per_epoch(pretrain, signals)
             steps = pretrain.epochs * per_epoch
             if arm.pretrain_steps > steps:
                 raise ValueError(
@@ -333,8 +353,7 @@ class EcgSettings(DomainSection):
                     f"{per_epoch} PT steps each make {steps}, so that the warp would never be learned; legal: at most "
                     f"{steps}, or more epochs"
                 )
-            iterations = steps // arm.pretrain_steps
-            warmup = arm.warmup(per_epoch)
+            iterations, warmup = steps // arm.pretrain_steps, arm.warmup(per_epoch)
             if warmup >= iterations:
                 most = math.floor(100 * (iterations - 1) * arm.pretrain_steps / per_epoch) / 100
                 raise ValueError(

@@ -35,7 +35,7 @@ def folds(setting: Setting, count: int) -> list[tuple[str, Labelled, Labelled]]:
 def check_folds(setting: Setting, count: int) -> None:
     """Raise DataError, as `check`, if FT can't train without a fold, or no AUROC is defined on it."""
     for name, train, held_out in folds(setting, count):
-        check(train, {f"ECGs of {name}": held_out})
+        check(train, {f"ECGs of {name}": held_out}, setting.dataset.records.classes)
 
 
 def cross_validated_auroc(setting: Setting, count: int, evaluation: str, pretrained: Pretrained) -> float:

@@ -7,7 +7,8 @@ is tested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,8 +18,7 @@ from torch import Tensor
 
 from metapt.domains.ecg.config import EcgFinetuning
 from metapt.domains.ecg.data.dataset import Dataset, finetune_indices, open_dataset
-from metapt.domains.ecg.data.sources import CLASSES
-from metapt.domains.ecg.quantities import AUROC, CLASS_AUROCS
+from metapt.domains.ecg.quantities import class_auroc, mean_auroc
 from metapt.domains.ecg.resnet1d import Encoder, initial_head, load_pretrained
 from metapt.domains.ecg.stages import EcgFinetuneSettings
 from metapt.errors import DataError
@@ -34,7 +34,7 @@ CHUNK = 128  # number of ECGs in a forward pass without gradients
 
 
 class Labelled(NamedTuple):
-    """Normalised signals [n, samples, 12], and labels [n, 5] of 0 and 1 in float, on one device."""
+    """Normalised signals [n, samples, 12], and labels [n, classes] of 0 and 1 in float, on one device."""
 
     signals: Tensor
     labels: Tensor
@@ -58,7 +58,7 @@ class EcgFinetuneProblem(FinetuneProblem):
 
     def initial_head(self, generator: torch.Generator) -> Params:
         """Return a head with random weights."""
-        return initial_head(self._width, generator)
+        return initial_head(self._width, self._sets.train.labels.shape[1], generator)
 
     def training(self, generator: torch.Generator) -> Callable[[Params], Iterator[Examples]]:
         """Return a function that yields the features and labels of an epoch's minibatches, given the network."""
@@ -88,7 +88,7 @@ def run(settings: EcgFinetuneSettings, inputs: dict[str, Path], outputs: dict[st
     dataset = open_dataset(inputs, settings.samples, machine.device)
     if len(dataset.records.test) == 0:
         raise DataError(f"{inputs['records']} has no records of fold 10, to test on: prepare more records.")
-    test = _labelled(dataset, dataset.records.test)
+    test, classes = _labelled(dataset, dataset.records.test), dataset.records.classes
 
     def starts(parts: list[Part]) -> Iterator[Start]:
         pretrained = load_pretrained(inputs["pretrained"], settings.width, machine.device).pretrained
@@ -96,7 +96,7 @@ def run(settings: EcgFinetuneSettings, inputs: dict[str, Path], outputs: dict[st
             _labelled(dataset, chosen)
             for chosen in finetune_indices(dataset.records, settings.size, settings.seed, settings.split)
         )
-        check(train, {"validation ECGs": validation, "test ECGs": test})
+        check(train, {"validation ECGs": validation, "test ECGs": test}, classes)
         sets = Sets(train, validation, test)
         yield Start(parts, EcgFinetuneProblem(settings.width, sets, settings.finetune), pretrained)
 
@@ -104,22 +104,28 @@ def run(settings: EcgFinetuneSettings, inputs: dict[str, Path], outputs: dict[st
     setting = f"ft_size={settings.size}"
     if settings.meta_size not in (None, settings.size):
         setting += f" meta_ft_size={settings.meta_size}"
-    write(finetune(settings, checkpoint, starts, [settings.finetune.lr]), settings, setting, _numbers, outputs)
+    write(
+        finetune(settings, checkpoint, starts, [settings.finetune.lr]),
+        settings,
+        setting,
+        partial(_numbers, classes),
+        outputs,
+    )
 
 
 def _labelled(dataset: Dataset, chosen: np.ndarray) -> Labelled:
     return Labelled(dataset.signals(chosen), dataset.labels(chosen))
 
 
-def _numbers(score: Score) -> dict[str, float]:
+def _numbers(classes: Sequence[str], score: Score) -> dict[str, float]:
     return {
-        AUROC: score.test_auroc,
-        **dict(zip(CLASS_AUROCS.values(), score.class_aurocs, strict=True)),
+        mean_auroc(len(classes)): score.test_auroc,
+        **dict(zip(map(class_auroc, classes), score.class_aurocs, strict=True)),
         VALIDATION_AUROC: score.validation_auroc,
         BEST_EPOCH: score.best_epoch,
     }
 
 
-def check(train: Labelled, evaluated: Mapping[str, Labelled]) -> None:
+def check(train: Labelled, evaluated: Mapping[str, Labelled], classes: Sequence[str]) -> None:
     """Check ECGs for FT, see `check_examples`."""
-    check_examples(len(train.signals), {name: part.labels for name, part in evaluated.items()}, CLASSES, "ECGs")
+    check_examples(len(train.signals), {name: part.labels for name, part in evaluated.items()}, classes, "ECGs")

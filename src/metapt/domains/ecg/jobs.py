@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from metapt.domains.ecg.config import (
@@ -15,8 +17,10 @@ from metapt.domains.ecg.config import (
     resolved,
     sees_labels,
 )
-from metapt.domains.ecg.stages import EcgFinetuneSettings, EcgPretrainSettings
+from metapt.domains.ecg.data.sections import LABELS, Found, find
+from metapt.domains.ecg.stages import EcgFinetuneSettings, EcgPretrainSettings, FolderSettings
 from metapt.engine.jobs import Job
+from metapt.errors import ConfigError
 from metapt.sections import JobSettings, plain
 from metapt.twostage.arms import to_pretrain
 from metapt.twostage.jobs import TwoStageJobs, Work
@@ -43,9 +47,25 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
 
     config: EcgSettings
 
+    @cached_property
+    def found(self) -> Found:
+        """The records of the config's folder. Raises ConfigError if it has no labels.csv, or can't be read."""
+        assert self.config.folder is not None
+        try:
+            return find(Path(self.config.folder.path))
+        except OSError as error:
+            raise ConfigError(
+                f"ecg.folder: {error.filename} can't be read ({error.strerror}); name a folder of WFDB records with a "
+                f"{LABELS} that has the columns record, patient and one of 0 and 1 for each class."
+            ) from error
+
     def prepared(self) -> Job:
         """Return the job that prepares the ECGs of the config's source."""
         source = self.config.source
+        if self.config.folder is not None:
+            settings = FolderSettings(folder=self.config.folder, files=self.found.digest)
+            raw, minutes = {LABELS: f"{self.config.folder.path}/{LABELS}"}, 30 + len(self.found.records) // 200
+            return self.prepare(source, PREPARED, settings, raw, module=source, mem_mb=1000, minutes=minutes)
         if source == "simulated":
             raw = self.simulate(source, RAW).outputs
         else:
@@ -83,7 +103,7 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
             meta_size=seen,
             split=None if seen is None else self.config.split,
             width=self.config.width,
-            samples=self.config.samples,
+            samples=self.config.length,
             pretrain=pretrain,
             finetune=judge,
         )
@@ -107,23 +127,24 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
             size=size,
             split=config.split,
             width=config.width,
-            samples=config.samples,
+            samples=config.length,
             finetune=own,
         )
         minutes = self._minutes(config.finetune_seeds * own.epochs * settings.size)
         return Work(settings, self.prepared().outputs, self.mem_mb(own.batch_size), minutes)
 
     def mem_mb(self, *minibatches: int) -> int:
-        """Return megabytes: 1,500 for imports, prepared ECGs and a reserve, and activations by width and minibatch.
+        """Return megabytes: 1,500 for imports, prepared ECGs and a reserve; activations by width, length, minibatch.
 
         `minibatches` are those of an arm, which may be larger than those of the config.
         """
         largest = max(self.config.pretrain.batch_size, self.config.finetune.batch_size, *minibatches)
-        return 1500 + self.config.width * largest
+        return 1500 + self.config.width * largest * self._times
 
     def _pretrain_minutes(self, arm: Arm, pretrain: EcgPretraining) -> int:
         """Return the time limit of a PT run: two views of each ECG, and meta-updates, which get at least as long."""
-        ecgs = 0 if isinstance(arm, NoPretraining) else pretrain.epochs * (pretrain.signals or _RECORDS)
+        records = _RECORDS if self.config.folder is None else len(self.found.records)
+        ecgs = 0 if isinstance(arm, NoPretraining) else pretrain.epochs * (pretrain.signals or records)
         updates = 0
         if isinstance(arm, EcgMeta):
             each = arm.accumulate * (arm.passes * 2 * pretrain.batch_size + arm.batch_size * (arm.folds or 2))
@@ -132,7 +153,12 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
 
     def _minutes(self, ecgs: int) -> int:
         """Return the time limit of a job that makes `ecgs` forward and backward passes through the encoder."""
-        return 240 if self.place.gpu else 60 + ecgs * self.config.width // _ECGS_PER_MINUTE
+        return 240 if self.place.gpu else 60 + ecgs * self.config.width * self._times // _ECGS_PER_MINUTE
+
+    @property
+    def _times(self) -> int:
+        """Return how many times 10 s an ECG is long, about."""
+        return max(1, round(self.config.length / 1000))
 
 
 def _number(part: str) -> int | None:

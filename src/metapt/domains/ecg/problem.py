@@ -23,7 +23,7 @@ class UnlabelledBatch(NamedTuple):
 
 
 class LabelledBatch(NamedTuple):
-    """An FT minibatch: signals [n, samples, 12], labels [n, 5] of 0 and 1."""
+    """An FT minibatch: signals [n, samples, 12], labels [n, classes] of 0 and 1."""
 
     signals: Tensor
     labels: Tensor
@@ -51,7 +51,7 @@ def views(policy: Policy, meta: Params, signals: Tensor, draws: Draws) -> Tensor
 
 @dataclass(frozen=True)
 class SimclrProblem:
-    """PT by NT-Xent on two views of each ECG, FT by a linear head for the five classes."""
+    """PT by NT-Xent on two views of each ECG, FT by a linear head for all classes."""
 
     tested: ClassVar = True
     encoder: Encoder  # the network

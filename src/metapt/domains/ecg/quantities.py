@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from metapt.domains.ecg.data.sources import CLASSES
-
-AUROC = "mean test AUROC over 5 classes (%)"
-CLASS_AUROCS = {name: f"test AUROC {name} (%)" for name in CLASSES}
+AUROC = "mean test AUROC over 5 classes (%)"  # of PTB-XL; see `mean_auroc`
 
 WARP_SCALE = "warp scale m"
 WARP_STRENGTH = "warp strength"
@@ -14,7 +11,22 @@ CANDIDATE_STRENGTH = "candidate strength"  # of a random search with short runs
 CANDIDATE_LOSS = "cross-validated FT loss"
 
 ORIGINAL = "original"
-LABELS = {name: f"label {name}" for name in CLASSES}
+LABEL = "label "  # the start of a name
+
+
+def mean_auroc(classes: int) -> str:
+    """Return the name of the mean test AUROC over so many classes."""
+    return f"mean test AUROC over {classes} class{'es' * (classes > 1)} (%)"
+
+
+def class_auroc(name: str) -> str:
+    """Return the name of the test AUROC of a class."""
+    return f"test AUROC {name} (%)"
+
+
+def label(name: str) -> str:
+    """Return the name of a series of the study of views: the labels of a class."""
+    return f"{LABEL}{name}"
 
 
 def viewed(arm: str, what: str) -> str:

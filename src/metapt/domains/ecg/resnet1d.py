@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metapt.domains.ecg.data.sources import CLASSES, LEADS
+from metapt.domains.ecg.data.sources import LEADS
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.layers.batch_norm import BatchNorm
 from metapt.hypergrad.layers.convolution import Convolution, convolution
@@ -175,7 +175,7 @@ def project(head: Params, features: Tensor) -> Tensor:
 
 
 def logits(head: Params, features: Tensor) -> Tensor:
-    """Return the FT head's logits, one for each of the five classes: [batch, 5]."""
+    """Return the FT head's logits [batch, classes]."""
     return F.linear(features, head["weight"], head["bias"])
 
 
@@ -205,9 +205,9 @@ def load_pretrained(path: Path, width: int, device: str) -> Learned:
     return pretrained_file.load_pretrained(path, like, f"width {width}", device)
 
 
-def initial_head(width: int, generator: torch.Generator) -> Params:
+def initial_head(width: int, classes: int, generator: torch.Generator) -> Params:
     """Return an FT head with random weights, initialised as torch initialises a linear layer."""
-    return _linear(features(width), len(CLASSES), generator)
+    return _linear(features(width), classes, generator)
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator) -> Params:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -48,8 +49,13 @@ class EcgResults(TwoStageResults):
     """The results of an ECG experiment."""
 
     settings: ClassVar[type[DomainSection]] = EcgSettings
-    auroc: ClassVar[str] = AUROC
     styles: ClassVar[Mapping[str, Style]] = STYLES
+
+    @cached_property
+    def auroc(self) -> str:
+        """Return the metric by which FT runs are compared, whose name has the number of classes."""
+        names = (str(name) for name in self.metrics["metric"].unique())
+        return next((name for name in names if name.startswith("mean test AUROC over ")), AUROC)
 
     def resolved(self, arm: Arm) -> Arm:
         """Return an arm with its warp."""

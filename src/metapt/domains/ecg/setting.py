@@ -106,7 +106,8 @@ class Setting:
 
     def initial_head(self) -> Params:
         """Return an FT head with random weights."""
-        return self._placed(initial_head(self.width, generator("ecg head", self.seed)))
+        classes = len(self.dataset.records.classes)
+        return self._placed(initial_head(self.width, classes, generator("ecg head", self.seed)))
 
     def labelled(self) -> LabelledBatch:
         """Return all labelled ECGs at meta-PT time."""
@@ -120,7 +121,7 @@ class Setting:
 
     @torch.no_grad()
     def features(self, pretrained: Pretrained, labelled: LabelledBatch) -> tuple[Tensor, Tensor]:
-        """Return features [n, size] of labelled ECGs, with BatchNorm in eval mode, and their labels [n, 5]."""
+        """Return features [n, size] of labelled ECGs, with BatchNorm in eval mode, and their labels [n, classes]."""
         network = {**pretrained.encoder, **pretrained.buffers}
         return self.encoder(network, labelled.signals, training=False), labelled.labels
 

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from metapt.domains.ecg.config import Arm, EcgFinetuning, EcgPretraining, Split
+from metapt.domains.ecg.data.sections import EcgFolder
+from metapt.sections import JobSettings
 from metapt.twostage import stages
+
+
+class FolderSettings(JobSettings):
+    """What the job reads that prepares records of a folder."""
+
+    folder: EcgFolder
+    files: str  # digest of the names, sizes and times of change of its files, see `find`
 
 
 class EcgPretrainSettings(stages.PretrainSettings):

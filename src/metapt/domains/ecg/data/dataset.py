@@ -50,7 +50,7 @@ class Dataset:
         return self.normalise(self.raw(indices))
 
     def labels(self, indices: np.ndarray) -> Tensor:
-        """Return labels [n, 5] of 0 and 1, float32."""
+        """Return labels [n, classes] of 0 and 1, float32."""
         return torch.from_numpy(np.asarray(self.records.labels, np.float32)[indices]).to(self.device)
 
 

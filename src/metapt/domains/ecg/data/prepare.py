@@ -1,10 +1,11 @@
-"""PTB-XL's prepared form: one memory-mapped array of all signals, and a table with a row for each."""
+"""The prepared form of ECGs: one memory-mapped array of all signals, and a table with a row for each."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -27,7 +28,8 @@ from metapt.files import atomic_path, reading, write_csv
 from metapt.machine import Machine
 from metapt.sections import JobSettings
 
-COLUMNS = ("ecg_id", "patient_id", "fold", *CLASSES)
+KEYS = ("ecg_id", "patient_id", "fold")
+"""The first columns of the table; those of the classes follow."""
 
 _BLOCK = 128  # records that are read at once
 _ADVICE = "remove it, so that it is prepared again"
@@ -37,9 +39,14 @@ _ADVICE = "remove it, so that it is prepared again"
 class EcgRecords:
     """Prepared records."""
 
-    signals: NDArray[np.int16]  # int16 [N, 12, 1000], microvolts at 100 Hz, mapped from the disk
-    table: Table  # the columns `COLUMNS`, int64
-    labels: NDArray[np.float32]  # float32 [N, 5]
+    signals: NDArray[np.int16]  # int16 [N, 12, samples], microvolts at 100 Hz, mapped from the disk
+    table: Table  # the columns `KEYS` and those of the classes, int64
+    labels: NDArray[np.float32]  # float32 [N, classes]
+
+    @property
+    def classes(self) -> list[str]:
+        """Return the names of the classes."""
+        return list(self.table)[len(KEYS) :]
 
     @property
     def patients(self) -> NDArray[np.int64]:
@@ -62,8 +69,8 @@ def run(settings: JobSettings, inputs: dict[str, Path], outputs: dict[str, Path]
 
     The inputs are `ptbxl_database.csv`, `scp_statements.csv`, and `records.json`, which names the records to prepare
     and has their files in its folder. The outputs are `signals`, an .npy file, int16 [N, 12, 1000], microvolts, and
-    `records`, a CSV file of `COLUMNS`. Raises DataError as `read_database` and `read_signals`, and if records.json is
-    no list of records or names one that is not in the database.
+    `records`, a CSV file of `KEYS` and `CLASSES`. Raises DataError as `read_database` and `read_signals`, and if
+    records.json is no list of records or names one that is not in the database.
     """
     table = read_database(inputs["ptbxl_database.csv"], inputs["scp_statements.csv"])
     path = inputs["records.json"]
@@ -73,13 +80,19 @@ def run(settings: JobSettings, inputs: dict[str, Path], outputs: dict[str, Path]
         raise DataError(f"{path} names {min(unknown)}, which {database} does not have: download them again.")
     chosen = np.isin(table["filename_lr"], listed)
     names = table["filename_lr"][chosen].tolist()
-    shape = (len(names), len(LEADS), SAMPLES)
+    blocks = (read_signals(path.parent, names[start : start + _BLOCK]) for start in range(0, len(names), _BLOCK))
+    write({name: table[name][chosen] for name in (*KEYS, *CLASSES)}, blocks, SAMPLES, outputs)
+
+
+def write(table: Table, blocks: Iterable[NDArray[np.int16]], samples: int, outputs: dict[str, Path]) -> None:
+    """Write prepared files, given signals in blocks [n, 12, samples], and nothing if one of them can't be made."""
+    shape = (len(table["ecg_id"]), len(LEADS), samples)
     with atomic_path(outputs["signals"], 2 * math.prod(shape) + 128) as signals, signals.open("wb") as file:
         # Not through a memory map: the system kills a process that writes to one when the disk is full.
         np.lib.format.write_array_header_1_0(file, {"descr": "<i2", "fortran_order": False, "shape": shape})
-        for start in range(0, len(names), _BLOCK):
-            file.write(read_signals(path.parent, names[start : start + _BLOCK]).data)
-        write_csv({name: table[name][chosen] for name in COLUMNS}, outputs["records"])
+        for block in blocks:
+            file.write(block.data)
+        write_csv(table, outputs["records"])
 
 
 def load(signals: Path, records: Path) -> EcgRecords:
@@ -93,7 +106,7 @@ def load(signals: Path, records: Path) -> EcgRecords:
     if len(array) != len(table["fold"]):
         both = f"{signals} has {len(array)} records and {records} has {len(table['fold'])}"
         raise DataError(f"{both}: remove both, so that they are prepared again.")
-    return EcgRecords(array, table, np.stack([table[name] for name in CLASSES], 1, dtype=np.float32))
+    return EcgRecords(array, table, np.stack([*table.values()][len(KEYS) :], 1, dtype=np.float32))
 
 
 def statistics(records: EcgRecords) -> tuple[float, float]:
@@ -110,7 +123,7 @@ def statistics(records: EcgRecords) -> tuple[float, float]:
         values = records.signals[indices[start : start + _BLOCK]].astype(np.float64).ravel()
         total += int(values.sum())
         squares += int(values @ values)
-    number = len(indices) * len(LEADS) * SAMPLES
+    number = len(indices) * math.prod(records.signals.shape[1:])
     return total / number, math.sqrt((number * squares - total**2) / number**2)
 
 
@@ -129,7 +142,7 @@ def _listed(path: Path) -> list[str]:
 
 
 def _open_signals(path: Path) -> NDArray[np.int16]:
-    with reading(path, "make it with the target that prepares PTB-XL"):
+    with reading(path, "make it with the target that prepares ECGs"):
         try:
             array = np.load(path, mmap_mode="r")
             whole = isinstance(array, np.memmap) and path.stat().st_size == array.offset + array.nbytes
@@ -139,22 +152,25 @@ def _open_signals(path: Path) -> NDArray[np.int16]:
             raise DataError(f"{path} is cut or altered ({type(error).__name__}): {_ADVICE}.") from error
     if not whole:
         raise DataError(f"{path} is overlong, or no .npy file: {_ADVICE}.")
-    if array.dtype != np.dtype("<i2") or array.shape[1:] != (len(LEADS), SAMPLES) or not array.flags.c_contiguous:
-        legal = f"int16 [N, {len(LEADS)}, {SAMPLES}] in C order"
+    shape = (*array.shape[:1], len(LEADS), *array.shape[2:3])
+    if array.dtype != np.dtype("<i2") or array.shape != shape or len(shape) < 3 or not array.flags.c_contiguous:
+        legal = f"int16 [N, {len(LEADS)}, samples] in C order"
         raise DataError(f"{path} is {array.dtype} {list(array.shape)}, not {legal}: {_ADVICE}.")
     return cast("NDArray[np.int16]", array)
 
 
 def _read_table(path: Path) -> Table:
     try:
-        with reading(path, "make it with the target that prepares PTB-XL") as file:
+        with reading(path, "make it with the target that prepares ECGs") as file:
             lines = io.TextIOWrapper(file, encoding="utf-8")
             header = tuple(lines.readline().rstrip("\n").split(","))
             rows = np.array([line.split(",") for line in lines]).astype(np.int64)
     except (ValueError, OverflowError) as error:
         raise DataError(f"{path} is cut or altered ({error}): {_ADVICE}.") from error
-    if header != COLUMNS or rows.shape[1:] not in {(), (len(COLUMNS),)}:
-        raise DataError(f"{path} has the columns {', '.join(header)}, not {', '.join(COLUMNS)}: {_ADVICE}.")
-    table = dict(zip(COLUMNS, rows.reshape(-1, len(COLUMNS)).T.copy(), strict=True))
-    check_table(table, path)
+    classes = header[len(KEYS) :]
+    if header[: len(KEYS)] != KEYS or not classes or rows.shape[1:] not in {(), (len(header),)}:
+        legal = f"{', '.join(KEYS)} and those of classes"
+        raise DataError(f"{path} has the columns {', '.join(header)}, not {legal}: {_ADVICE}.")
+    table = dict(zip(header, rows.reshape(-1, len(header)).T.copy(), strict=True))
+    check_table(table, classes, path)
     return table

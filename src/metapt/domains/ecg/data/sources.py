@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metapt.domains.ecg.data.sections import FREQUENCY
 from metapt.errors import DataError
 from metapt.files import reading, regular
 
@@ -27,7 +28,6 @@ CLASSES = ("NORM", "MI", "STTC", "CD", "HYP")
 
 LEADS = ("I", "II", "III", "AVR", "AVL", "AVF", "V1", "V2", "V3", "V4", "V5", "V6")
 SAMPLES = 1000
-FREQUENCY = 100  # Hz
 FOLDS = tuple(range(1, 11))
 TEST_FOLD = 10
 
@@ -80,12 +80,12 @@ def read_database(database: Path, statements: Path) -> Table:
         rows.append((ecg_id, patient, fold, *labels_of[codes], row["filename_lr"]))
     names = ["ecg_id", "patient_id", "fold", *CLASSES, "filename_lr"]
     table = {name: np.array([row[place] for row in rows]) for place, name in enumerate(names)}
-    check_table(table, database)
+    check_table(table, CLASSES, database)
     return table
 
 
-def check_table(table: Table, path: Path) -> None:
-    """Check the columns ecg_id, patient_id, fold and `CLASSES` of records that come from `path`.
+def check_table(table: Table, classes: Sequence[str], path: Path) -> None:
+    """Check the columns ecg_id, patient_id, fold and `classes` of records that come from `path`.
 
     Raises DataError if there is no record, or one twice; a fold is not 1 to 10, a label not 0 or 1; a patient of fold
     10 is in another fold too.
@@ -101,7 +101,7 @@ def check_table(table: Table, path: Path) -> None:
             f"{path}: the record with ecg_id {ids[odd][0]} is in fold {folds[odd][0]}; folds are 1 to 10: "
             f"{_TABLE_ADVICE}."
         )
-    if not np.isin([table[name] for name in CLASSES], [0, 1]).all():
+    if not np.isin([table[name] for name in classes], [0, 1]).all():
         raise DataError(f"{path} has a label other than 0 and 1: {_TABLE_ADVICE}.")
     if len(both := np.intersect1d(patients[folds == TEST_FOLD], patients[folds != TEST_FOLD])):
         raise DataError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metapt.domains.ecg.data.prepare import COLUMNS
+from metapt.domains.ecg.data.prepare import KEYS
 from metapt.domains.ecg.data.sources import CLASSES, LEADS, SAMPLES, TEST_FOLD
 from metapt.files import write_csv
 from metapt.machine import Machine
@@ -32,4 +32,4 @@ def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path
             file.write(block[: RECORDS - start].data)
     numbers = np.arange(RECORDS)
     columns = [numbers + 1, numbers + 1, numbers % TEST_FOLD + 1, *random.integers(0, 2, (len(CLASSES), RECORDS))]
-    write_csv(dict(zip(COLUMNS, columns, strict=True)), outputs["records"])
+    write_csv(dict(zip([*KEYS, *CLASSES], columns, strict=True)), outputs["records"])

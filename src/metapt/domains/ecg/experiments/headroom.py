@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, PretrainedEcgArm, Simclr, Warp, sees_labels
 from metapt.domains.ecg.jobs import EcgJobs, labelled
-from metapt.domains.ecg.quantities import AUROC
 from metapt.domains.ecg.results import EcgResults, finetune_setting
 from metapt.evaluation.experiment import Needs
 from metapt.sections import Positive, key
@@ -88,7 +87,7 @@ EXPERIMENT = experiment(
     needs=needs,
     results=EcgResults,
     problems=problems,
-    test=AUROC,
+    test=lambda results: results.auroc,
     names=NAMES,
     title="What other warps, crops, jitters and temperatures of SimCLR could gain",
 )

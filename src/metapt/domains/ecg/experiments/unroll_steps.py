@@ -8,7 +8,6 @@ from functools import partial
 from typing import ClassVar
 
 from metapt.domains.ecg.aurocs import auroc_tables, needs, over_sizes
-from metapt.domains.ecg.quantities import AUROC
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.comparisons import Comparison, within
 from metapt.evaluation.experiment import Experiment
@@ -63,7 +62,7 @@ def comparisons(results: UnrollStepsResults) -> Iterator[Comparison]:
         if cell.arm == MANY_STEPS:
             text = f"{MANY_STEPS} comes within {FEW_POINTS:g} point of {ONE_STEP}, {results.where(cell)}"
             near, measure, paper = within(0.0, FEW_POINTS), partial(differ, cell), papers_words(results, cell, ONE_STEP)
-            yield Comparison(text, MANY_STEPS, ONE_STEP, AUROC, near, measure, cell.evaluation, paper)
+            yield Comparison(text, MANY_STEPS, ONE_STEP, results.auroc, near, measure, cell.evaluation, paper)
 
 
 EXPERIMENT = Experiment(

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from metapt.domains.ppi.config import Arm, PpiSettings, Supervised, has_equal_weights
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.quantities import AUROC
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.settings import group, permuted
 from metapt.evaluation.experiment import Needs
@@ -87,7 +86,7 @@ EXPERIMENT = experiment(
     needs=headroom_runs,
     results=PpiResults,
     problems=problems,
-    test=AUROC,
+    test=lambda results: results.auroc,
     names={},
     title="What weights of groups of PT tasks could gain, with intact and with permuted tasks",
 )

@@ -16,10 +16,10 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from metapt.domains.ecg.config import EcgSettings, NoPretraining
-from metapt.domains.ecg.data.sources import CLASSES, FREQUENCY
+from metapt.domains.ecg.data.sections import FREQUENCY
 from metapt.domains.ecg.experiments.augmentations.settings import ViewsSettings
 from metapt.domains.ecg.jobs import EcgJobs, labelled
-from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
+from metapt.domains.ecg.quantities import DISPLACEMENT, LABEL, ORIGINAL, label, viewed
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
@@ -56,8 +56,13 @@ class AugmentationsResults(EcgResults):
         found = self.series[self.series["stage"] == "augmentations"]
         return {
             str(name): part.pivot(index="replicate", columns="step", values="value").to_numpy(dtype=float)
-            for name, part in found.groupby("name")
+            for name, part in found.groupby("name", sort=False)
         }
+
+    @property
+    def classes(self) -> list[str]:
+        """Return the names of the classes."""
+        return [name.removeprefix(LABEL) for name in self._views if name.startswith(LABEL)]
 
     @property
     def original(self) -> Values:
@@ -76,7 +81,7 @@ class AugmentationsResults(EcgResults):
 
     def labelled(self, name: str) -> NDArray[np.bool_]:
         """Return which test ECGs have this diagnosis [n]."""
-        members: NDArray[np.bool_] = self._views[LABELS[name]][0] > 0
+        members: NDArray[np.bool_] = self._views[label(name)][0] > 0
         return members
 
 
@@ -87,7 +92,7 @@ def needs(jobs: EcgJobs, section: Augmentations) -> Needs:
         arms={arm: to_pretrain(jobs.arm(arm)) for arm in section.arms},
         seeds=jobs.pretrain_seeds,
         width=config.width,
-        samples=config.samples,
+        samples=config.length,
         pretrain=config.pretrain,
     )
     inputs, limits = jobs.prepared().outputs, {"mem_mb": jobs.mem_mb(), "minutes": 30}
@@ -100,7 +105,8 @@ def tables(results: AugmentationsResults) -> Tables:
     shown, rows = [], []
     for arm in results.arms:
         displacements, medians = results.displacements(arm), {}
-        groups = {"all": np.ones(len(displacements), dtype=bool)} | {name: results.labelled(name) for name in CLASSES}
+        groups = {"all": np.ones(len(displacements), dtype=bool)}
+        groups |= {name: results.labelled(name) for name in results.classes}
         for name, members in groups.items():
             chosen = displacements[members]
             quartiles = np.quantile(chosen, [0.25, 0.5, 0.75]) if chosen.size else np.full(3, math.nan)
@@ -186,13 +192,13 @@ def _views(axis: Axes, original: Values, views: Values, colour: str) -> None:
 
 def _by_diagnosis(axis: Axes, results: AugmentationsResults) -> None:
     """Draw boxes (quartiles, and whiskers from the 5th to the 95th percentile) of the ECGs' displacements."""
-    arms, look = results.arms, results.looks()
+    arms, look, classes = results.arms, results.looks(), results.classes
     width = 0.8 / len(arms)
     with figures.style():
         for number, arm in enumerate(arms):
             strength = results.displacements(arm)
-            groups = [strength[results.labelled(name)] for name in CLASSES]
-            places = np.arange(len(CLASSES)) + (number - (len(arms) - 1) / 2) * width
+            groups = [strength[results.labelled(name)] for name in classes]
+            places = np.arange(len(classes)) + (number - (len(arms) - 1) / 2) * width
             colour = look[arm].colour
             boxes: Any = {
                 "boxprops": {"facecolor": colour, "edgecolor": colour, "alpha": 0.45},
@@ -204,7 +210,7 @@ def _by_diagnosis(axis: Axes, results: AugmentationsResults) -> None:
                 "manage_ticks": False,
             }
             axis.boxplot(groups, positions=places.tolist(), widths=0.8 * width, **boxes)
-        axis.set_xticks(range(len(CLASSES)), CLASSES)
+        axis.set_xticks(range(len(classes)), classes)
         axis.grid(axis="x", visible=False)
         axis.set(ylabel=DISPLACEMENT)
         handles = [Patch(facecolor=look[arm].colour, alpha=0.6, label=look[arm].label) for arm in arms]

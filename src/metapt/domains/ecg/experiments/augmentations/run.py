@@ -14,10 +14,10 @@ from metapt.domains.ecg.arms import typical_displacement
 from metapt.domains.ecg.augment import Draws, crop_and_jitter, draw, warp
 from metapt.domains.ecg.config import NoPretraining
 from metapt.domains.ecg.data.dataset import Dataset, open_dataset
-from metapt.domains.ecg.data.sources import CLASSES, LEADS
+from metapt.domains.ecg.data.sources import LEADS
 from metapt.domains.ecg.experiments.augmentations.settings import ViewsSettings
 from metapt.domains.ecg.policy import Policy
-from metapt.domains.ecg.quantities import DISPLACEMENT, LABELS, ORIGINAL, viewed
+from metapt.domains.ecg.quantities import DISPLACEMENT, ORIGINAL, label, viewed
 from metapt.domains.ecg.resnet1d import load_pretrained
 from metapt.domains.ecg.setting import policy_of
 from metapt.errors import DataError
@@ -55,13 +55,15 @@ def views(policy: Policy, strength: Tensor, signal: Tensor, draws: Draws) -> Ten
 
 
 def run(settings: ViewsSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Make views of the first normal test ECG, and measure the warp's strength for each of up to 1,000 test ECGs.
+    """Make views of a test ECG, and measure the warp's strength for each of up to 1,000 test ECGs.
+
+    The one that is shown is the first of the first class (of PTB-XL: a normal one), or the first if that has none.
 
     The inputs are `signals`, `records`, and `pretrained/{arm}/{seed}`: pretrained.pt of each PT run. The output
-    `metrics` has the mean typical displacement (samples) at the learned strength, by superclass and PT seed.
-    `series`, of the first PT seed, has lead II of the normal ECG in mV (`original`); for each arm two views of the
+    `metrics` has the mean typical displacement (samples) at the learned strength, by class and PT seed.
+    `series`, of the first PT seed, has lead II of the one ECG in mV (`original`); for each arm two views of the
     same draws at the `initial` and at the `learned` strength (step is a sample, replicate a view); the typical
-    displacement (the arm's `strength`) and the labels (step is a test ECG). Raises DataError if there is no normal
+    displacement (the arm's `strength`) and the labels (step is a test ECG). Raises DataError if there is no
     test ECG.
     """
     first, given = settings.seeds[0], settings.pretrain
@@ -69,13 +71,15 @@ def run(settings: ViewsSettings, inputs: dict[str, Path], outputs: dict[str, Pat
     samples = dataset.samples
     chosen = dataset.records.test[:_ECGS]
     signals, labels = dataset.signals(chosen), dataset.records.labels[chosen]
-    shown = _first_normal(labels)
+    if len(chosen) == 0:
+        raise DataError(f"{inputs['records']} has no records of fold 10 to show: prepare more records.")
+    shown, classes = int(labels[:, 0].argmax()), dataset.records.classes
     stream = generator("ecg augmentations")
     draws = draw(_VIEWS, samples, len(LEADS), given.jitter, stream, crop=given.crop, noise=given.noise)
     draws = Draws(*(each.to(machine.device) for each in draws))
     series = _series(ORIGINAL, _lead(dataset, signals[shown]))
-    for index, name in enumerate(LABELS.values()):
-        series += _series(name, labels[:, index])
+    for index, name in enumerate(classes):
+        series += _series(label(name), labels[:, index])
     rows: list[dict[str, Any]] = []
     for name, arm in settings.arms.items():
         assert not isinstance(arm, NoPretraining)  # see the section's `check`
@@ -84,7 +88,7 @@ def run(settings: ViewsSettings, inputs: dict[str, Path], outputs: dict[str, Pat
             meta = load_pretrained(inputs[f"pretrained/{name}/{seed}"], settings.width, machine.device).meta
             learned = strengths(policy, meta, signals)
             typical = displacements(policy, learned, samples)
-            for index, each in enumerate(CLASSES):
+            for index, each in enumerate(classes):
                 mean = float(torch.from_numpy(typical[labels[:, index] > 0]).mean())
                 words: dict[str, Any] = {"setting": f"class={each}", "evaluation": "augmentations"}
                 rows.append(metrics.row(settings.domain, name, DISPLACEMENT, mean, replicate=seed, **words))
@@ -98,15 +102,6 @@ def run(settings: ViewsSettings, inputs: dict[str, Path], outputs: dict[str, Pat
                 series += _series(viewed(name, "strength"), typical)
     metrics.write(rows, outputs["metrics"])
     metrics.write_series(series, outputs["series"])
-
-
-def _first_normal(labels: NDArray[np.float32]) -> int:
-    normal = np.flatnonzero(labels[:, CLASSES.index("NORM")])
-    if len(normal) == 0:
-        raise DataError(
-            f"there is no normal ECG among the first {len(labels)} of fold 10 to show; prepare more records."
-        )
-    return int(normal[0])
 
 
 def _lead(dataset: Dataset, signals: Tensor) -> NDArray[np.float64]:
