@@ -58,6 +58,8 @@ class Case:
     still: Mapping[str, Any] = field(default_factory=dict)  # keys with which they are learned so slowly that none moves
     controls: Mapping[str, str] = field(default_factory=dict)  # arm that learns -> what it is when it learns nothing
     own_draws: tuple[str, ...] = ()  # arms whose weights and minibatches are their own
+    goes_on: tuple[str, ...] = ()  # arms whose later trainers begin where the first one ends
+    twice: tuple[str, ...] = ()  # arms whose PT steps encode two minibatches
     study: str = ""  # experiment whose arms are jobs, in domains without PT and FT jobs
 
     @property
@@ -194,6 +196,8 @@ CASES = {
             still={"meta_lr": 1e-30, "network_lr": 1e-30},
             controls={"meta": "simclr"},
             own_draws=("best_of",),
+            goes_on=("bissl", "bissl-start"),
+            twice=("simclr-joint",),
         ),
         Case(
             "ppi",
@@ -213,6 +217,7 @@ CASES = {
             plain="graph_supervised",
             still={"meta_lr": 1e-30},
             controls={"meta": "graph_supervised-slow", "meta-stable": "graph_supervised"},
+            twice=("cotrain", "cotrain_pcgrad", "cotrain_pcgrad-shared", "cotrain_learned_weights"),
         ),
     ]
 }

@@ -66,6 +66,8 @@ OVERLAYS = {
     "sizes.yaml": "ecg: {full_access: {arms: [no_pt, simclr, simclr-mild], finetune_sizes: [100, 250, 1000, 2500]}}",
     "mine.yaml": "results: results/mine\necg:\n  source: folder\n  folder: {path: data/mine, seconds: 10, fit: both}\n"
     "  full_access: {arms: [no_pt, simclr, meta], finetune_sizes: [500]}",
+    "xl.yaml": "results: results/rivals500\necg:\n  arms:\n    simclr-joint_time: {pretrain: {epochs: 75}}\n"
+    "    simclr-bissl_time: {pretrain: {epochs: 150}}\n",
     "site.yaml": "data:\n  mirrors: [/shared/mirror]",
 }
 """Files that pages tell to write, as they show them."""

@@ -46,6 +46,13 @@ def test_the_weights_of_graph_tasks_are_learned(capsys: pytest.CaptureFixture[st
     assert "Weights of the tasks: [" in capsys.readouterr().out
 
 
+def test_the_anchor_of_bissl_has_the_dense_hypergradient_and_pays(capsys: pytest.CaptureFixture[str]) -> None:
+    distance, (plain, fixed, learned_anchor) = learned("bissl")
+    assert distance < 1e-9
+    assert learned_anchor > max(plain, fixed) + 5
+    assert "of its norm away from that of dense matrices" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_the_augmentation_that_destroys_the_class_gets_weaker(capsys: pytest.CaptureFixture[str]) -> None:
     strengths, (fixed, with_learned) = learned("augmentation_policy")

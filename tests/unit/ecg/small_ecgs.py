@@ -41,6 +41,9 @@ ARMS: dict[str, config.Arm] = {
     "meta-permuted_labels": config.EcgMeta(warp=NETWORK, **AT_ONCE, meta_lr=0.05, placebo="permuted_labels"),
     "optsla": config.OptSla(method="optsla", warp=NETWORK, epochs=2, batch_size=6, meta_lr=0.1),
     "random_search": config.RandomSearch(method="random_search", candidates=3, range=(0.5, 8.0)),
+    "simclr-joint": config.Joint(method="joint", warp=SQUARE, batch_size=6),
+    "bissl": config.BiSsl(method="bissl", warp=SQUARE, pretrain_steps=2, batch_size=6),
+    "bissl-start": config.BiSsl(method="bissl", warp=SQUARE, anchor="start"),
     "best_of": config.BestOf(method="best_of", warp=SQUARE, runs=2, folds=3, evaluation="linear_evaluation"),
 }
 

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from metapt import method
 from metapt.domains.ecg import config
-from metapt.domains.ecg.batches import SupervisedBatches
+from metapt.domains.ecg.batches import JointBatches, SupervisedBatches
+from metapt.domains.ecg.bissl import HEAD_EPOCHS, PLAIN, AnchoredProblem, AnchorPretraining, bissl_settings
 from metapt.domains.ecg.cross_validation import check_folds, cross_validated_auroc, cross_validated_loss
 from metapt.domains.ecg.policy import SCALE, Policy
-from metapt.domains.ecg.problem import LabelledBatch, SupervisedProblem
+from metapt.domains.ecg.problem import JointProblem, LabelledBatch, SupervisedProblem
 from metapt.domains.ecg.quantities import (
     CANDIDATE_LOSS,
     CANDIDATE_STRENGTH,
@@ -25,6 +26,7 @@ from metapt.domains.ecg.quantities import (
     WARP_SCALE,
     WARP_STRENGTH,
 )
+from metapt.domains.ecg.resnet1d import Encoder
 from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.errors import TrainingError
 from metapt.evaluation import metrics
@@ -66,6 +68,10 @@ def pretrain(arm: config.Arm, setting: Setting) -> PretrainRun:
                 run = _random_search(setting, arm)
             case config.BestOf():
                 run = _best_of(setting, arm)
+            case config.Joint():
+                run = _joint(setting, arm)
+            case config.BiSsl():
+                run = _bissl(setting, arm)
     run = finished(run, measured)
     if not isinstance(arm, config.NoPretraining):
         numbers = warp_numbers(policy_of(arm.warp), run.meta, setting.dataset.samples)
@@ -103,6 +109,10 @@ def _typical_noise(samples: int, device: torch.device) -> Tensor:
 def _fixed(setting: Setting, policy: Policy, meta: Params) -> PretrainRun:
     """Pre-train with given meta-parameters."""
     trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
+    return _plain(setting, trainer, meta)
+
+
+def _plain(setting: Setting, trainer: Pretrainer, meta: Params) -> PretrainRun:
     checkpoint = setting.checkpoint("")
     with Measured(setting.dataset.device) as measured:
         taken = trainer.run(meta, setting.steps, "PT", checkpoint)
@@ -296,3 +306,39 @@ def _candidate(setting: Setting, arm: config.BestOf, number: int) -> PretrainRun
     )
     policy = policy_of(arm.warp)
     return _fixed(own, policy, own.initial_meta(policy))
+
+
+def _joint(setting: Setting, arm: config.Joint) -> PretrainRun:
+    """Pre-train on unlabelled and on FT training ECGs at once. FT begins with a new head, as after any PT."""
+    policy, start = policy_of(arm.warp), setting.initial()
+    problem = JointProblem(Encoder(setting.width, setting.pretrain.precision), policy, setting.pretrain.temperature)
+    batches = setting.batches({"train": (setting.finetune[0], arm.batch_size)}, kind=JointBatches)
+    network = start._replace(encoder=SupervisedProblem.whole(start.encoder, setting.initial_head()))
+    trainer = Pretrainer(problem, batches, network, setting.optimizer)
+    run = _plain(setting, trainer, setting.initial_meta(policy))
+    encoder = {name: run.pretrained.encoder[name] for name in start.encoder}
+    return dataclasses.replace(run, pretrained=run.pretrained._replace(encoder=encoder))
+
+
+def _bissl(setting: Setting, arm: config.BiSsl) -> PretrainRun:
+    """Pre-train plainly, then near an anchor, which begins as the encoder that plain PT leaves."""
+    policy, learned = policy_of(arm.warp), arm.anchor == "learned"
+    warp, plain = setting.initial_meta(policy), round(PLAIN * setting.steps)
+    labelled = dict.fromkeys(("train", "validation"), (setting.finetune[0], arm.batch_size)) if learned else {}
+    batches, checkpoints = setting.batches(labelled), [setting.checkpoint(part) for part in ("", "-plain")]
+    first = Pretrainer(setting.problem(policy), batches, setting.initial(), setting.optimizer)
+    with Measured(setting.dataset.device) as measured:
+        taken = first.run(warp, plain, "PT before the anchor", checkpoints[1])
+        near, left = AnchoredProblem(setting.problem(policy), warp, arm.anchor_weight), setting.steps - plain
+        if learned:
+            exact = dataclasses.replace(near, simclr=setting.meta_problem(policy, recompute=False))
+            settings = bissl_settings(arm, left, setting.optimizer)
+            warm = HEAD_EPOCHS * max(1, len(setting.finetune[0]) // arm.batch_size)
+            loop = AnchorPretraining(exact, batches, first.pretrained, setting.initial_head(), settings, near, warm)
+            figures = loop.run("BiSSL", checkpoints[0]).figures
+            pretrained, taken = loop.pretrained, taken + loop.steps_taken
+        else:
+            second = Pretrainer(near, batches, first.pretrained, setting.optimizer)
+            taken += second.run(detached(first.pretrained.encoder), left, "PT near the anchor", checkpoints[0])
+            pretrained, figures = second.pretrained, {}
+    return PretrainRun(pretrained, warp, time_per_step(measured, taken) | figures, checkpoints=checkpoints)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from metapt.domains.ecg.augment import Draws, draw
 from metapt.domains.ecg.data.dataset import Dataset, patient_folds
-from metapt.domains.ecg.problem import AugmentedBatch, LabelledBatch, UnlabelledBatch
+from metapt.domains.ecg.problem import AugmentedBatch, JointBatch, LabelledBatch, UnlabelledBatch
 from metapt.training.batches import StreamBatches
 from metapt.training.seeds import generator
 from metapt.training.streams import ShuffledStream, to_device
@@ -163,6 +163,13 @@ class SimclrBatches(_EcgBatches):
     def _unlabelled(self, name: str) -> UnlabelledBatch:
         indices = to_device(self._streams[name].next()[0], self._raw.device)
         return UnlabelledBatch(self._dataset.normalise(self._raw[indices]), self._views[name](2 * len(indices)))
+
+
+class JointBatches(SimclrBatches):
+    """PT minibatches of `SimclrBatches`, each with an FT training minibatch."""
+
+    def pretrain(self) -> JointBatch:  # type: ignore[override]
+        return JointBatch(super().pretrain(), self.train())
 
 
 class SupervisedBatches(_EcgBatches):

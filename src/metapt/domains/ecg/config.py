@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from metapt.domains.ecg.data.sections import FolderKey
+from metapt.domains.ecg.data.sections import FolderKey, check_source
 from metapt.method import MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, Distinct, DomainSection, FinetuneSeeds, Positive, Rate, Section, Seeds, key
 from metapt.twostage.arms import Changes, ComparedArm, changed, check_controls
@@ -190,9 +190,29 @@ class BestOf(PretrainedEcgArm):
     folds: Annotated[int, Field(ge=2)] = key(4, "folds of all labelled ECGs; all ECGs of a patient are in one")
 
 
-Arm = Annotated[NoPretraining | Simclr | EcgMeta | OptSla | RandomSearch | BestOf, Field(discriminator="method")]
+class Joint(PretrainedEcgArm):
+    """SimCLR's loss plus the FT loss of a labelled minibatch in each PT step. Not in the paper."""
 
-Controls = dict[str, list[str] | None]
+    method: Literal["joint"]
+    warp: Warp = Warp()
+    batch_size: Positive = key(256, "FT training ECGs per PT step, unchanged as in FT")
+
+
+class BiSsl(PretrainedEcgArm):
+    """SimCLR, then SimCLR near an anchor that FT moves: BiSSL (Zakarias et al. 2024). Not in the paper."""
+
+    method: Literal["bissl"]
+    warp: Warp = Warp()
+    anchor: Literal["learned", "start"] = key("learned", "FT moves the anchor, or it stays where plain PT has ended")
+    anchor_weight: Rate = key(1e-3, "lambda: PT loss plus lambda / 2 times the squared distance from the anchor")
+    pretrain_steps: Positive = key(20, "PT steps between eight steps of anchor and FT head")
+    batch_size: Positive = key(256, "FT training ECGs per step of anchor and FT head")
+    meta_lr: Rate = key(1e-3, "learning rate of anchor and FT head, Adam")
+
+
+Arm = Annotated[
+    NoPretraining | Simclr | EcgMeta | OptSla | RandomSearch | BestOf | Joint | BiSsl, Field(discriminator="method")
+]
 
 STABLE_WARP = Warp(smoothing="velocity", scale="log", initial=16.0)
 STABLE: dict[str, Any] = {
@@ -204,13 +224,9 @@ STABLE: dict[str, Any] = {
     "meta_settings": {"betas": [0.8, 0.9]},
     "explosion_factor": 10.0,
 }
-REFITTED: dict[str, Any] = {
-    "warp": STABLE_WARP,
+REFITTED: dict[str, Any] = {key: STABLE[key] for key in ("warp", "meta_lr", "meta_settings", "explosion_factor")} | {
     "unroll": "fitted",
     "folds": 5,
-    "meta_lr": 0.1,
-    "meta_settings": {"betas": [0.8, 0.9]},
-    "explosion_factor": 10.0,
 }
 
 RELEASED: dict[str, Any] = {
@@ -224,12 +240,8 @@ def _fixed(label: str, arm: str, use: Literal["as_learned", "as_started"]) -> Si
     return Simclr(method="simclr", label=label, warp_of=WarpOf(of=arm, use=use))
 
 
-def _meta(label: str, controls: Controls, **settings: Any) -> EcgMeta:
+def _meta(label: str, controls: dict[str, list[str] | None], **settings: Any) -> EcgMeta:
     return EcgMeta(label=label, controls=controls, **settings)
-
-
-def _variant(label: str, controls: Controls, **settings: Any) -> EcgMeta:
-    return _meta(label, controls, extends="meta", **settings)
 
 
 MILD_WARP = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)
@@ -250,12 +262,12 @@ ARMS: dict[str, Arm] = {
         },
     ),
     "meta-frozen": _fixed("meta's warp, frozen", "meta", "as_learned"),
-    "meta-permuted_labels": _variant("meta, permuted labels", {}, placebo="permuted_labels"),
-    "meta-random_sign": _variant("meta, random signs", {}, placebo="random_sign"),
-    "meta-k0": _variant("meta, K = 0", {"simclr": []}, unroll_steps=0),
-    "meta-k5": _variant("meta, K = 5", {"simclr": []}, unroll_steps=5),
-    "meta-k10": _variant("meta, K = 10", {"simclr": []}, unroll_steps=10),
-    "meta-identity": _variant("meta, no inverse", {"simclr": []}, inverse=NeumannSeries(terms=0)),
+    "meta-permuted_labels": _meta("meta, permuted labels", {}, extends="meta", placebo="permuted_labels"),
+    "meta-random_sign": _meta("meta, random signs", {}, extends="meta", placebo="random_sign"),
+    "meta-k0": _meta("meta, K = 0", {"simclr": []}, extends="meta", unroll_steps=0),
+    "meta-k5": _meta("meta, K = 5", {"simclr": []}, extends="meta", unroll_steps=5),
+    "meta-k10": _meta("meta, K = 10", {"simclr": []}, extends="meta", unroll_steps=10),
+    "meta-identity": _meta("meta, no inverse", {"simclr": []}, extends="meta", inverse=NeumannSeries(terms=0)),
     "no_pt-released": NoPretraining(method="no_pt", label="no PT, released", finetune=RELEASED["finetune"]),
     "simclr-released": Simclr(method="simclr", label="SimCLR, released", **RELEASED),
     "meta-released": _meta("meta, released", {"simclr-released": []}, head_steps_between_updates=1, **RELEASED),
@@ -271,6 +283,9 @@ ARMS: dict[str, Arm] = {
     ),
     "random_search": RandomSearch(method="random_search", label="random search"),
     "best_of_4": BestOf(method="best_of", label="SimCLR, best of 4 runs"),
+    "simclr-joint": Joint(method="joint", label="SimCLR + supervised", controls={"simclr": []}),
+    "bissl": BiSsl(method="bissl", label="BiSSL", controls={"simclr": [], "bissl-start": ["anchor"]}),
+    "bissl-start": BiSsl(method="bissl", extends="bissl", label="BiSSL, anchor at its start", anchor="start"),
 }
 
 TRAINING_RECORDS = {"simulated": 2162, "ptbxl-1.0.3": 19601, "ptbxl-1.0.1": 19634}
@@ -315,12 +330,7 @@ class EcgSettings(DomainSection):
 
     @model_validator(mode="after")
     def _folder_is_the_source(self) -> EcgSettings:
-        if (self.source == "folder") != (self.folder is not None):
-            raise ValueError(
-                f"source is {self.source!r}; legal: `source: folder` and the key folder, or none of the two"
-            )
-        if self.folder is not None and self.samples != 1000:
-            raise ValueError("samples is for PTB-XL; with `source: folder`, give folder.seconds in its place")
+        check_source(self.source, self.folder, self.samples)
         return self
 
     @model_validator(mode="after")
@@ -342,9 +352,8 @@ class EcgSettings(DomainSection):
             if not isinstance(arm, EcgMeta):
                 continue
             pretrain = changed(self.pretrain, arm.pretrain)
-            signals = pretrain.signals or TRAINING_RECORDS.get(self.source)
-            if signals is None:  # of a folder, whose runs check this themselves
-                continue
+            if (signals := pretrain.signals or TRAINING_RECORDS.get(self.source)) is None:
+                continue  # a folder, whose runs check this themselves
             per_epoch = steps_per_epoch(pretrain, signals)
             steps = pretrain.epochs * per_epoch
             if arm.pretrain_steps > steps:
@@ -375,22 +384,13 @@ def steps_per_epoch(pretrain: EcgPretraining, signals: int) -> int:
     return max(1, signals // pretrain.batch_size)
 
 
-def sees_labels(arm: Arm) -> bool:
-    """Return whether an arm's PT sees labelled ECGs."""
-    fixed = isinstance(arm, Simclr) and (arm.warp_of is None or arm.warp_of.use == "as_started")
-    return not (fixed or isinstance(arm, NoPretraining))
-
-
 def learns_warp(arm: Arm) -> bool:
     """Return whether the arm learns its warp while it pre-trains."""
     return isinstance(arm, EcgMeta | OptSla)
 
 
 def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
-    """Return the arm with the warp of the arm that `warp_of` names; `warp_of` stays where the warp is a learned one.
-
-    An arm whose source is not among `arms` is returned as it is.
-    """
+    """Return the arm with the warp of the arm of `arms` that `warp_of` names; `warp_of` stays for a learned warp."""
     if not isinstance(arm, Simclr) or arm.warp_of is None:
         return arm
     source = arms.get(arm.warp_of.of)

@@ -9,13 +9,14 @@ from typing import Any
 from metapt.domains.ecg.config import (
     Arm,
     BestOf,
+    BiSsl,
     EcgMeta,
     EcgPretraining,
     EcgSettings,
+    Joint,
     NoPretraining,
     Simclr,
     resolved,
-    sees_labels,
 )
 from metapt.domains.ecg.data.sections import LABELS, Found, find
 from metapt.domains.ecg.stages import EcgFinetuneSettings, EcgPretrainSettings, FolderSettings
@@ -40,6 +41,14 @@ def labelled(size: int, seen: int | None = None) -> str:
     ('n500/n500', 'n50/n500')
     """
     return f"n{size if seen is None else seen}/n{size}"
+
+
+def sees_labels(arm: Arm) -> bool:
+    """Return whether an arm's PT sees labelled ECGs."""
+    if isinstance(arm, BiSsl):
+        return arm.anchor == "learned"
+    fixed = isinstance(arm, Simclr) and (arm.warp_of is None or arm.warp_of.use == "as_started")
+    return not (fixed or isinstance(arm, NoPretraining))
 
 
 class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
@@ -107,7 +116,7 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
             pretrain=pretrain,
             finetune=judge,
         )
-        labelled = arm.batch_size if isinstance(arm, EcgMeta) else 0
+        labelled = arm.batch_size if isinstance(arm, EcgMeta | Joint | BiSsl) else 0
         mem_mb = self.mem_mb(pretrain.batch_size, labelled, 0 if judge is None else judge.batch_size)
         minutes = self._pretrain_minutes(arm, pretrain)
         if isinstance(arm, BestOf):
@@ -148,6 +157,9 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         updates = 0
         if isinstance(arm, EcgMeta):
             each = arm.accumulate * (arm.passes * 2 * pretrain.batch_size + arm.batch_size * (arm.folds or 2))
+            updates = each * ecgs // (pretrain.batch_size * arm.pretrain_steps)
+        if isinstance(arm, BiSsl) and arm.anchor == "learned":  # 8 updates with 5 products each
+            each = 8 * ((3 + 5) * 2 * pretrain.batch_size + 4 * arm.batch_size)
             updates = each * ecgs // (pretrain.batch_size * arm.pretrain_steps)
         return self._minutes(2 * ecgs + max(2 * ecgs, updates))
 

@@ -29,6 +29,13 @@ class LabelledBatch(NamedTuple):
     labels: Tensor
 
 
+class JointBatch(NamedTuple):
+    """A PT minibatch and an FT minibatch."""
+
+    unlabelled: UnlabelledBatch
+    labelled: LabelledBatch
+
+
 class AugmentedBatch(NamedTuple):
     """A labelled minibatch with draws for one view of each ECG."""
 
@@ -79,6 +86,20 @@ class SimclrProblem:
     def targets(self, batch: LabelledBatch) -> Tensor:
         """Return the labels, the targets of a ridge head."""
         return batch.labels
+
+
+@dataclass(frozen=True)
+class JointProblem(SimclrProblem):
+    """PT by the sum of NT-Xent and the FT loss of labelled ECGs.
+
+    The encoder of this problem includes the FT head (see `SupervisedProblem.whole`).
+    """
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: JointBatch) -> Tensor:  # type: ignore[override]
+        body = pretrained._replace(encoder=_body(pretrained.encoder))
+        features = self.encoder({**body.encoder, **body.buffers}, batch.labelled.signals, training=True)
+        supervised = classification_loss(_head(pretrained.encoder), features, batch.labelled.labels)
+        return super().pretrain_loss(body, meta, batch.unlabelled) + supervised
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from metapt.domains.ecg.config import Arm, EcgSettings, resolved, sees_labels
+from metapt.domains.ecg.config import Arm, EcgSettings, resolved
+from metapt.domains.ecg.jobs import sees_labels
 from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT
 from metapt.evaluation.looks import Style
 from metapt.sections import DomainSection
@@ -40,6 +41,9 @@ STYLES: dict[str, Style] = {
     "meta-refitted": (5, 3, "--"),
     "random_search": (3, 3, "-"),
     "best_of_4": (0, 2, ":"),
+    "simclr-joint": (4, 1, "-"),
+    "bissl": (3, 6, "-"),
+    "bissl-start": (3, 0, "--"),
 }
 """How figures draw arms of the default config."""
 

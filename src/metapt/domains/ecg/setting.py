@@ -90,11 +90,14 @@ class Setting:
         return Views(name, self.seed, *shape, given.jitter, device, given.crop, given.noise)
 
     def batches(
-        self, labelled: dict[str, tuple[np.ndarray, int]] | None = None, permuted_labels: bool = False
+        self,
+        labelled: dict[str, tuple[np.ndarray, int]] | None = None,
+        permuted_labels: bool = False,
+        kind: type[SimclrBatches] = SimclrBatches,
     ) -> SimclrBatches:
         """Return the minibatches of PT; `labelled` and `permuted_labels`: see `SimclrBatches`."""
         size = self.pretrain.batch_size
-        return SimclrBatches(self.dataset, self.indices, size, self.views, labelled or {}, self.seed, permuted_labels)
+        return kind(self.dataset, self.indices, size, self.views, labelled or {}, self.seed, permuted_labels)
 
     def initial(self) -> Pretrained:
         """Return random weights."""

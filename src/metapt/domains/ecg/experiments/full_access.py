@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from metapt.domains.ecg.aurocs import auroc_tables, needs, over_sizes
-from metapt.domains.ecg.config import ARMS, BestOf
+from metapt.domains.ecg.config import ARMS, BestOf, BiSsl, Joint
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.experiment import Experiment
 from metapt.sections import ExperimentSection, Sizes, key
@@ -18,8 +18,12 @@ class FullAccess(ExperimentSection):
     """All FT data are there at meta-PT time, at several sizes of the FT set."""
 
     arms: list[str] = key(
-        [name for name, arm in ARMS.items() if not (isinstance(arm, BestOf) or getattr(arm, "placebo", None))],
-        "arms, keys of `ecg.arms`; by default all but placebos and best_of_4",
+        [
+            name
+            for name, arm in ARMS.items()
+            if not (isinstance(arm, BestOf | Joint | BiSsl) or getattr(arm, "placebo", None))
+        ],
+        "arms, keys of `ecg.arms`; by default all but placebos and those from best_of_4 on",
         min_length=1,
     )
     finetune_sizes: Sizes = key([100, 250, 500, 1000, 2500], "labelled ECGs, |D_FT|")

@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ecg.aurocs import auroc_tables
-from metapt.domains.ecg.config import EcgSettings, sees_labels
-from metapt.domains.ecg.jobs import EcgJobs, labelled
+from metapt.domains.ecg.config import EcgSettings
+from metapt.domains.ecg.jobs import EcgJobs, labelled, sees_labels
 from metapt.domains.ecg.results import EcgResults, finetune_setting, setting_words
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison
