@@ -19,6 +19,7 @@ from metapt.engine.config_files import read_one
 from metapt.engine.jobs import Job, Place
 from metapt.engine.plan import SOURCES
 from metapt.errors import ConfigError
+from metapt.evaluation import metrics
 from metapt.twostage.arms import NO_PT, controls_of
 
 ROOT = Path(__file__).parents[2]
@@ -115,8 +116,8 @@ def test_a_control_that_differs_in_more_than_the_claim_is_about_is_refused(
 def claims(key: str, changes: dict[str, Any]) -> set[tuple[str, str]]:
     """Return arm and control of each claim of an experiment of ECGs, with `changes` of `config/real-small.yaml`."""
     settings: Any = load([ROOT / "config/real-small.yaml"], {"ecg": changes}).ecg
-    experiment, empty = registry.domain("ecg").experiments[key], pd.DataFrame()
-    results = experiment.results(key, settings, getattr(settings, key), empty, empty, {}, {})
+    experiment, none = registry.domain("ecg").experiments[key], metrics.validate([])
+    results = experiment.results(key, settings, getattr(settings, key), none, pd.DataFrame(), {}, {})
     return {(each.arm, each.control) for each in experiment.comparisons(results)}
 
 

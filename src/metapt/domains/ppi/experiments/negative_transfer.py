@@ -76,7 +76,7 @@ def control_evaluation(results: PpiResults) -> str:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class TaskTransfer:
     """What PT does to the test AUROC of each FT task."""
 
     # a row for each FT task; means over all FT runs (%): without, with; the change and its 95 % t interval over PT
@@ -87,7 +87,7 @@ class Transfer:
     losing: pd.Series[float]
 
 
-def transfer(results: PpiResults, arm: str, evaluation: str) -> Transfer:
+def transfer(results: PpiResults, arm: str, evaluation: str) -> TaskTransfer:
     """Return what PT of an arm does to each FT task. Raises NotMeasuredError if it or its control was not measured."""
     control = without_pretraining(arm, results.config.arms, results.config.finetune)
     if control is None:
@@ -99,7 +99,7 @@ def transfer(results: PpiResults, arm: str, evaluation: str) -> Transfer:
     means = {"without": without.mean(axis=1, skipna=False), "with": after.mean(axis=1, skipna=False)}
     tasks = pd.DataFrame(means).join(pd.DataFrame(found, changes.index, ["change", "low", "high"]))
     scored = changes[~(without.isna().all(axis=1) | after.isna().all(axis=1))]
-    return Transfer(tasks, (100 * (scored < 0).mean()).where(scored.notna().all() & (len(scored) > 0)))
+    return TaskTransfer(tasks, (100 * (scored < 0).mean()).where(scored.notna().all() & (len(scored) > 0)))
 
 
 def transfer_tables(results: PpiResults) -> Tables:
@@ -143,7 +143,7 @@ def transfer_tables(results: PpiResults) -> Tables:
 
 def draw_transfer(results: PpiResults) -> Figure:
     """Draw the test AUROC of each FT task with PT over that without PT; tasks below the diagonal lose."""
-    found: dict[str, dict[str, Transfer]] = {}
+    found: dict[str, dict[str, TaskTransfer]] = {}
     for arm in controls(results):
         for evaluation in results.config.evaluations:
             with suppress(NotMeasuredError):
@@ -204,7 +204,7 @@ def _by_seed(aurocs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _panel(axis: Axes, results: PpiResults, arm: str, measured: dict[str, Transfer]) -> None:
+def _panel(axis: Axes, results: PpiResults, arm: str, measured: dict[str, TaskTransfer]) -> None:
     lines = []
     with figures.style():
         for place, evaluation in enumerate(results.config.evaluations):
