@@ -234,9 +234,9 @@ def killed_at_every_save(work: Callable[[], object]) -> None:
     """
     save, number, kills = Checkpoint.save, count(), 0
 
-    def killed(self: Checkpoint, state: dict[str, Any]) -> None:
+    def killed(self: Checkpoint, state: dict[str, Any], *processes: Any) -> None:
         if next(number) % 3 != 1:
-            save(self, state)
+            save(self, state, *processes)
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch:

@@ -47,8 +47,8 @@ def killed_at_fourth_checkpoint() -> None:
     """The process kills itself when a fourth checkpoint is written."""
     whole, saves = Checkpoint.save, iter(range(10**9))
 
-    def save(self: Checkpoint, state: dict[str, Any]) -> None:
-        whole(self, state)
+    def save(self: Checkpoint, state: dict[str, Any], *processes: Any) -> None:
+        whole(self, state, *processes)
         if next(saves) == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -31,8 +31,8 @@ def attempt(described: dict[str, Any], folder: Path, saves: int | None = None) -
     if child == 0:
         whole, left = Checkpoint.save, iter(range(saves or 10**9, 0, -1))
 
-        def save(self: Checkpoint, state: dict[str, Any]) -> None:
-            whole(self, state)
+        def save(self: Checkpoint, state: dict[str, Any], *processes: Any) -> None:
+            whole(self, state, *processes)
             if next(left) == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
 

@@ -198,17 +198,22 @@ def work(rank: int, path: Path) -> None:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """Return what two processes have found, and the names of the files that they have left."""
-    path = tmp_path_factory.mktemp("distributed")
-    torch.multiprocessing.spawn(work, (path,), nprocs=2)  # type: ignore[no-untyped-call]
+    path, root = tmp_path_factory.mktemp("distributed"), str(Path(__file__).parents[3])
+    with pytest.MonkeyPatch.context() as patch:  # by which they find this module
+        patch.syspath_prepend(root)
+        torch.multiprocessing.spawn(work, (path,), nprocs=2)  # type: ignore[no-untyped-call]
     first, second = (torch.load(path / f"found {rank}") for rank in range(2))
     return first, second, sorted(each.name for each in path.iterdir())
+
+
+as_one_process = right("several processes with `metapt.distributed`", 1e-12)
 
 
 @pytest.mark.parametrize("name", EQUAL)
 def test_two_processes_learn_what_one_learns_from_the_joint_minibatch(both: Any, name: str) -> None:
     assert same(both[0][name], both[1][name])
     for pair in zip(both[0][name], EQUAL[name](), strict=True):
-        right("several processes with `metapt.distributed`", 1e-12)(lambda pair=pair: pair)()
+        as_one_process(lambda pair=pair: pair)()
 
 
 def test_a_run_that_one_process_disturbs_goes_on_to_the_bit_in_both(both: Any) -> None:
