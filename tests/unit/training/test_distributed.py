@@ -13,15 +13,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import metapt
 from metapt import Checkpoint, MetaPretraining, MetaSettings, OptimizerSpec, Pretrainer, hypergrad
 from metapt.errors import ConfigError
-from metapt.hypergrad import SGD, Adam, FittedHead, Neumann, Params, Pretrained, Unroll
+from metapt.hypergrad import SGD, Adam, FittedHead, Neumann, Params, Unroll
 from metapt.training.interruption import Interrupted, noticed
 
+from ..hypergrad.problems import WithoutRidge
 from . import toys
 from .kinds import refused, right, warned
 from .problems import Batch, Classifier, Normed, OwnStreams, Regressed, classification, same
@@ -50,18 +50,11 @@ def of_seed(seed: int) -> Batch:
     return joint("", 0, torch.Generator().manual_seed(seed))
 
 
-class WithOutputs(Classifier):
-    """The PT loss is a convex function of the outputs, as the Gauss-Newton matrix needs it."""
-
-    def pretrain_outputs(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
-        return self.hidden(pretrained, batch) @ pretrained.head["weight"].T
+class Convex(WithoutRidge):
+    """The ridge is a hyperparameter without effect."""
 
     def outputs_loss(self, outputs: Tensor, meta: Params, batch: Batch) -> Tensor:
-        losses = F.cross_entropy(outputs, batch.labels, reduction="none")
-        return (meta["weights"].sigmoid()[batch.labels] * losses).mean() + 0 * meta["ridge"].sum()
-
-    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
-        return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
+        return super().outputs_loss(outputs, meta, batch) + 0 * meta["ridge"].sum()
 
 
 def one(inverse: Any, solver: Any, toy: Any = None, curvature: Any = "hessian") -> list[Tensor]:
@@ -118,10 +111,8 @@ def meta() -> list[Tensor]:
 EQUAL: dict[str, Callable[[], list[Tensor]]] = {
     "Identity, steps of the head": lambda: one(hypergrad.Identity(), Unroll(3, SGD(0.3))),
     "Neumann, steps of the network": lambda: one(Neumann(3, 0.1), Unroll(2, Adam(0.1), network=True)),
-    "CG, a fitted head": lambda: one(hypergrad.ConjugateGradient(1e-9, damping=1.0), FittedHead(0.1)),
-    "Gauss-Newton, cross-fit": lambda: one(
-        Neumann(3, 0.1), FittedHead(1.0, cross_fit=True), WithOutputs(), "gauss_newton"
-    ),
+    "CG, a fitted head": lambda: one(hypergrad.ConjugateGradient(1e-9, damping=1.0), FittedHead(1.0)),
+    "Gauss-Newton, cross-fit": lambda: one(Neumann(3, 0.1), FittedHead(1.0, cross_fit=True), Convex(), "gauss_newton"),
     "through all steps": exact,
     "plain PT, and a head": plain,
     "meta-PT": meta,
