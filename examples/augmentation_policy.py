@@ -83,7 +83,7 @@ def main(seed=0, iterations=100):
     plain = metapt.Pretrainer(problem, batches(), problem.pretrained, adam)
     print(loop.run())
     plain.run(meta, count=2 * iterations, label="PT with fixed strengths")
-    learned = {name: float(value) for name, value in strengths(loop.meta).items()}
+    learned = {name: value.item() for name, value in strengths(loop.meta).items()}
     print("Strengths:", {name: f"{START[name]} -> {value:.2f}" for name, value in learned.items()})
     found = [accuracy(pretrained) for pretrained in (plain.pretrained, loop.pretrained)]
     print(f"Linear evaluation: {found[0]:.1f} % with the first strengths, {found[1]:.1f} % with learned ones")
