@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,9 +167,10 @@ def test_the_wheel_in_a_fresh_environment(tmp_path: Path) -> None:
     environment |= {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
     def run(*command: str) -> str:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        output: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run(command, env=environment, cwd=tmp_path, **output)
+        assert done.returncode == 0, done.stdout
+        return str(done.stdout)
 
     def install(*options: str) -> None:
         run(f"{programs}/python", "-m", "pip", "install", "--quiet", "--no-compile", *options)
