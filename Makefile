@@ -32,12 +32,12 @@ workflow: $(INSTALLED)
 planted paper:
 	$(MAKE) workflow CONFIG=config/$@.yaml
 
-# By file: a worker runs a tiny workflow once for all tests of a file.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist loadfile
+# By file, since a worker runs a tiny workflow once for all tests of a file; in their order, since those that take longest
+# are in the first folders. By number of tests, one worker would wait for the other at the end.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist loadfile --no-loadscope-reorder
 
-# First the folder whose files take longest.
 test: $(INSTALLED)
-	$(PYTEST) --no-loadscope-reorder tests/contract tests/unit src -m "not slow" --hypothesis-profile quick
+	$(PYTEST) tests/contract tests/unit src -m "not slow" --hypothesis-profile quick
 
 # What the target test leaves out, or tries few examples of.
 test-slow: $(INSTALLED)
