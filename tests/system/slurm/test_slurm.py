@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 PROFILES = ROOT / "workflow" / "profiles"
 TINY = ROOT / "tests" / "system" / "workflow" / "tiny.yaml"
 HERE = PROFILES / "default"
-PATIENCE = 400  # seconds; no test waits for less than it needs on a busy machine
+PATIENCE = 900  # seconds; no test waits for less than it needs on a busy machine
 
 
 def answers(program: str) -> bool:
