@@ -259,11 +259,11 @@ class _Fetcher:
     async def _patiently(self, place: _Place, file: SourceFile | Listed, path: Path, small: bool) -> None:
         """Fetch a file to `<path>.part` from where an earlier part ends, check it, and move it to `path`.
 
-        The part may come from an earlier run or another place. A small file has no earlier part; the name of its part
-        is random, since the jobs of one source fetch the same list. Several attempts are made; a host that answered
-        none of them is not asked again.
+        The part may come from an earlier run or another place. A small file has no earlier part; its part is a hidden
+        file with a random name, since the jobs of one source fetch the same list. Several attempts are made; a host
+        that answered none of them is not asked again.
         """
-        part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part" if small else f"{path.name}.part")
+        part = path.with_name(f".{secrets.token_hex(4)}.{path.name}" if small else f"{path.name}.part")
         host = urlsplit(str(place)).netloc
         for pause in (*PAUSES, None):
             if host in self.unreachable:

@@ -154,6 +154,21 @@ def test_listed_files_are_kept_and_wrong_ones_fetched_again(
     assert "SHA256SUMS.txt is there, but no list of SHA-256 sums" in caplog.text
 
 
+def test_a_job_killed_before_a_small_file_has_its_name_leaves_hidden_files_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    source, folder = mirror(tmp_path / "mirror"), tmp_path / "raw"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", killed)
+        get_listed(folder, listed_source(), source)
+    assert [path.name[0] for path in folder.rglob("*")] == ["."]
+    get_listed(folder, listed_source(), source)
+    assert {path.name for path in folder.iterdir() if path.name[0] != "."} >= {"records.json", "table.csv"}
+
+
 def test_jobs_of_one_source_fetch_its_list_at_the_same_time(server: Server, tmp_path: Path) -> None:
     """The second job starts and ends while the first one's list is on its way."""
     serve(server, LISTED)
