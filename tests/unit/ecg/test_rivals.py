@@ -17,12 +17,19 @@ from torch.nn import functional as F
 from metapt.domains.ecg import config
 from metapt.domains.ecg.arms import pretrain
 from metapt.domains.ecg.batches import JointBatches, _EcgBatches
-from metapt.domains.ecg.bissl import DAMPING, HEAD_EPOCHS, AnchoredProblem, AnchorPretraining, bissl_settings
+from metapt.domains.ecg.bissl import (
+    DAMPING,
+    HEAD_EPOCHS,
+    AnchoredProblem,
+    AnchorPretraining,
+    DampedInverse,
+    bissl_settings,
+)
 from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.problem import JointBatch, JointProblem, LabelledBatch, SimclrProblem, SupervisedProblem
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.domains.ecg.setting import Setting
-from metapt.hypergrad import ConjugateGradient, Params, Pretrained
+from metapt.hypergrad import Params, Pretrained, Status
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 
@@ -79,7 +86,7 @@ def test_the_anchor_of_bissl_steps_along_its_published_gradient(exact: Any, weig
     )
     settings = dataclasses.replace(
         bissl_settings(config.BiSsl(method="bissl"), 20, OptimizerSpec("SGD", {"lr": 0.1})),
-        inverse=ConjugateGradient(rtol=1e-14, max_steps=500, damping=DAMPING),
+        inverse=DampedInverse(rtol=1e-14, max_steps=500),
         meta_optimizer=OptimizerSpec("SGD", {"lr": 1.0}),
         clip_norm=None,
     )
@@ -113,6 +120,15 @@ def test_the_anchor_of_bissl_steps_along_its_published_gradient(exact: Any, weig
     expected = implicit + slope(anchor["weight"])
     torch.testing.assert_close(flat(anchor) - flat(loop.meta), expected, rtol=1e-10, atol=1e-12)
     assert not equal(loop.head, head), "it learns, too"
+
+
+def test_a_solve_that_meets_negative_curvature_at_once_falls_back_to_the_identity_in_the_published_scale() -> None:
+    """The published factor is (1 + H / damping)^-1, so that the fall-back is b / damping before it is scaled."""
+    b = [torch.tensor([1.0, -2.0], dtype=DTYPE)]
+    solved = DampedInverse()(lambda v: [-2 * DAMPING * v[0]], b)
+    assert solved.status is Status.INDEFINITE
+    torch.testing.assert_close(solved.value[0], b[0] / DAMPING)
+    assert solved.residual_norm == pytest.approx(float((b[0] + DAMPING * solved.value[0]).norm()))
 
 
 def test_the_anchor_at_its_start_stays_there_and_is_what_bissl_is_when_it_learns_nothing(

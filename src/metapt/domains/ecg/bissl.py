@@ -27,7 +27,8 @@ from metapt.domains.ecg import config
 from metapt.domains.ecg.batches import SimclrBatches
 from metapt.domains.ecg.problem import LabelledBatch, SimclrProblem, UnlabelledBatch, classification_loss
 from metapt.hypergrad import Adam, ConjugateGradient, Params, Pretrained, Unroll
-from metapt.hypergrad.params import Vector, add, leaves, vjp
+from metapt.hypergrad.inverse import Matvec, SolveResult
+from metapt.hypergrad.params import Vector, add, leaves, scaled, vjp
 from metapt.method import whole_iterations
 from metapt.training.diagnosis import Trace
 from metapt.training.meta import MetaPretraining
@@ -36,6 +37,23 @@ from metapt.training.optimizers import OptimizerSpec
 
 PLAIN = 0.5  # share of plain PT in the PT steps
 ANCHOR_STEPS, HEAD_EPOCHS, SOLVE_STEPS, DAMPING, CLIP_NORM = 8, 20, 5, 10.0, 10.0
+
+
+@dataclass(frozen=True)
+class DampedInverse:
+    """(H + damping)^-1, solved as (1 + H / damping)^-1 / damping.
+
+    A solve that meets negative curvature at once then stands for the identity in the published formula, not for
+    `damping` times it.
+    """
+
+    rtol: float = 1e-3
+    max_steps: int = SOLVE_STEPS
+
+    def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
+        solve = ConjugateGradient(self.rtol, self.max_steps, damping=1.0)
+        solved = solve(lambda vector: scaled(matvec(vector), 1 / DAMPING), b)
+        return solved._replace(value=scaled(solved.value, 1 / DAMPING))
 
 
 @dataclass(frozen=True)
@@ -65,7 +83,7 @@ def bissl_settings(arm: config.BiSsl, steps: int, optimizer: OptimizerSpec) -> M
         iterations=iterations,
         pretrain_steps=arm.pretrain_steps,
         remainder=remainder,
-        inverse=ConjugateGradient(max_steps=SOLVE_STEPS, damping=DAMPING),
+        inverse=DampedInverse(),
         finetuning=Unroll(0, Adam(arm.meta_lr)),  # the optimiser is that of the FT head between meta-updates
         pretrain_optimizer=optimizer,
         meta_optimizer=OptimizerSpec("Adam", {"lr": arm.meta_lr}),
