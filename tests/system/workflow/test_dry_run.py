@@ -15,7 +15,7 @@ from .conftest import ROOT, TINY, snakemake
 
 pytestmark = pytest.mark.slow
 CORES = 64
-CASES = [(ROOT / "config" / "planted.yaml", False), *((path, False) for path in TINY.values()), (TINY["ecg"], True)]
+CASES = [*((path, False) for path in (*sorted(ROOT.glob("config/*.yaml")), *TINY.values())), (TINY["ecg"], True)]
 
 Asked = dict[str, object]
 
