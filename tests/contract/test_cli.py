@@ -173,28 +173,6 @@ def test_run_says_what_it_cannot_run(
 
 
 @pytest.mark.slow
-def test_table_prints_differences_to_any_arm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "mnist_rotation_mean", "--configfile", TINY]) == 0
-    capsys.readouterr()
-    assert main(["table", "mnist_rotation_mean"]) == 0
-    own = capsys.readouterr().out
-    assert main(["table", "mnist_rotation_mean", "--against", "k2"]) == 0
-    printed = capsys.readouterr().out
-    assert (own.count("minus meta:"), own.count("minus k2:")) == (1, 0)
-    assert (printed.count("minus meta:"), printed.count("minus k2:")) == (0, 2)
-    values = [
-        float(re.search(pattern, text)[1])
-        for pattern, text in ((r"minus meta: (\S+)", own), (r"meta  .*\n +minus k2: (\S+)", printed))
-    ]
-    assert values[0] == -values[1]
-    assert main(["table", "mnist_rotation_mean", "--against", "mta"]) == 1
-    assert "mta is no arm of results/tiny/mnist/rotation_mean (did you mean 'meta'?)" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 def test_run_runs_what_is_not_up_to_date_and_stops_at_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

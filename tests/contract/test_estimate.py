@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from metapt.cli import main
 from metapt.engine import estimate as module
@@ -307,12 +308,28 @@ def test_a_job_counts_once_in_all_and_in_each_experiment_that_needs_it(name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("domain", ["tiny", "tiny_ecg", "tiny_ppi"])
+@pytest.mark.parametrize(
+    ("name", "experiments"),
+    [
+        ("tiny", {"rotation_mean": {"arms": {"meta-shared": False}}}),
+        ("tiny_ecg", {"full_access": {"arms": ["meta"]}}),
+        ("tiny_ppi", {"full_access": {"arms": ["meta"]}}),
+    ],
+)
 def test_a_small_config_is_measured(
-    domain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    experiments: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    out, config = tmp_path / "estimate.json", ROOT / "tests" / "system" / "workflow" / f"{domain}.yaml"
+    tiny = yaml.safe_load((ROOT / "tests" / "system" / "workflow" / f"{name}.yaml").read_text())
+    (domain,) = tiny.keys() - {"results"}
+    kept = {key: value for key, value in tiny[domain].items() if key not in ("half_data", "cost")}
+    kept |= {key: kept[key] | changes for key, changes in experiments.items()}
+    out, config = tmp_path / "estimate.json", tmp_path / "small.yaml"
+    config.write_text(yaml.safe_dump(tiny | {domain: kept}))
     command = ["estimate", "--configfile", str(config), "--device", "cpu", "--cores", "2", "--budget", "0.1"]
     assert main([*command, "--json", str(out)]) == 0
     plan, jobs, printed = plan_of(str(config)), json.loads(out.read_text())["jobs"], capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections import Counter
@@ -201,6 +202,25 @@ def test_metapt_run_finds_what_snakemake_has_run_up_to_date(
     lines = capsys.readouterr().out.splitlines()
     assert lines
     assert all(line.endswith(": up to date") for line in lines), lines
+
+
+def test_table_prints_differences_to_any_arm(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(finished)
+    assert main(["table", "mnist_rotation_mean"]) == 0
+    own = capsys.readouterr().out
+    assert main(["table", "mnist_rotation_mean", "--against", "k2"]) == 0
+    printed = capsys.readouterr().out
+    assert (own.count("minus meta:"), own.count("minus k2:")) == (1, 0)
+    assert (printed.count("minus meta:"), printed.count("minus k2:")) == (0, 2)
+    values = [
+        float(re.search(pattern, text)[1])
+        for pattern, text in ((r"minus meta: (\S+)", own), (r"meta  .*\n +minus k2: (\S+)", printed))
+    ]
+    assert values[0] == -values[1]
+    assert main(["table", "mnist_rotation_mean", "--against", "mta"]) == 1
+    assert "mta is no arm of results/tiny/mnist/rotation_mean (did you mean 'meta'?)" in capsys.readouterr().err
 
 
 def test_altered_inputs_are_refused(
