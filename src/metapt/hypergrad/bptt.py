@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from metapt.hypergrad.checks import check_arguments
+from metapt.hypergrad.distributed import check_counts
 from metapt.hypergrad.finetune import unrolled
 from metapt.hypergrad.optimizers import DifferentiableOptimizer
 from metapt.hypergrad.params import Params, Pretrained, detached, leaves, like, unconnected, vjp, vjp_graph
@@ -75,10 +76,13 @@ def exact_hypergradient(
         TypeError: an argument is of a wrong type (see `check_arguments`), or a function of the problem returns no
             tensor.
         ValueError: there is no validation minibatch, a loss is no scalar, or a loss or features have no graph.
+        ConfigError: processes that share the problem have different numbers of minibatches.
         RuntimeError: a loss can't be differentiated twice (see `check_second_derivatives`), or PT does not depend on
             the meta-parameters.
     """
     check_arguments(problem, pretrained, meta, head)
+    given = {"PT": pretrain_batches, "FT training": train_batches, "FT validation": validation_batches}
+    check_counts(problem, {f"{name} minibatches": len(batches) for name, batches in given.items()})
     if not validation_batches:
         raise ValueError("there is no validation minibatch to take the loss of")
     first = pretrain_batches[0] if pretrain_batches else None

@@ -78,6 +78,7 @@ class Distributed:
         self.local, self.processes = local, processes
         self._losses = Checked(local)
         self._statistics: list[str] | None = None  # names of the buffers that PT updates
+        self.compared: set[str] = set()  # by `check_counts`
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "mixed_product":  # the derivative of the local loss
@@ -178,6 +179,25 @@ def local_of(problem: MetaProblem) -> MetaProblem:
     """Return the problem of this process alone, on which functions are tried without waiting for other processes."""
     shared = isinstance(getattr(problem, "processes", None), Processes)
     return cast(Distributed, problem).local if shared else problem
+
+
+def check_counts(problem: MetaProblem, counts: dict[str, int], once: bool = False) -> None:
+    """Raise ConfigError if processes that share a problem differ in `counts`, such as {"PT minibatches": 2}.
+
+    Their messages would not match. All wait for the comparison; `once`: only the first time.
+    """
+    processes = getattr(problem, "processes", None)
+    if not isinstance(processes, Processes) or (once and counts.keys() <= cast(Distributed, problem).compared):
+        return
+    first, *others = processes.gather(counts)
+    for rank, other in enumerate(others, start=1):
+        for kind, count in first.items():
+            if other[kind] != count:
+                raise ConfigError(
+                    f"process {rank} has {other[kind]} {kind}, and process 0 has {count}; legal: as many in all. Give "
+                    "each process the same settings, and a share of as many minibatches"
+                )
+    cast(Distributed, problem).compared.update(counts)
 
 
 def _initialised() -> bool:

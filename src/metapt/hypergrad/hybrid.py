@@ -13,6 +13,7 @@ from torch import Tensor
 
 from metapt.hypergrad.checks import check_arguments
 from metapt.hypergrad.curvature import gauss_newton, hessian
+from metapt.hypergrad.distributed import check_counts
 from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.inverse import Inverse, Matvec, Status
 from metapt.hypergrad.layers.passes import unread
@@ -148,6 +149,7 @@ def hypergradient(
             tensor.
         ValueError: there are no meta-parameters; the curvature is unknown, or the problem does not offer it; the FT
             minibatches do not suit the FT solver; a loss is no scalar; or a loss or features have no graph.
+        ConfigError: processes that share the problem have different numbers of FT minibatches in its first call.
         DataError: all labels of each task are equal in a part of the data of a `RidgeHead`.
         RuntimeError: a loss can't be differentiated twice (see `check_second_derivatives`), the PT gradient depends on
             no meta-parameter, or the call is made under `torch.inference_mode`.
@@ -155,6 +157,9 @@ def hypergradient(
     check_arguments(problem, pretrained, meta, head)
     users, problem = problem, Checked(problem)
     _check(problem, meta, curvature)
+    different = len({id(batch) for batch in (*train_batches, validation_batch)})
+    counts = {"FT training minibatches": len(train_batches), "different FT minibatches": different}
+    check_counts(users, counts, once=True)
     uses_head_loss = getattr(finetuning, "uses_head_loss", True)
     check_unchanged(users, pretrained, meta, head, pretrain_batch, validation_batch, uses_head_loss)
     tuned = finetuning(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import FittedHead, MetaProblem, Params, Pretrained, Status
+from metapt.hypergrad.distributed import check_counts
 from metapt.training.optimizers import OptimizerSpec
 
 
@@ -56,10 +57,12 @@ def finetune_head(
         Tensors of the names, shapes and dtypes of `head`.
 
     Raises:
-        ConfigError: there is no minibatch, the head has no parameters, or `l2` is not above 0.
+        ConfigError: there is no minibatch, the head has no parameters, `l2` is not above 0, or processes that share
+            the problem have different numbers of minibatches.
         TrainingError: the loss is not finite, or the fit does not reach a minimum.
     """
     batches = list(batches)
+    check_counts(problem, {"FT training minibatches": len(batches)})
     if not head:
         raise ConfigError("the FT head has no parameters, so that there is nothing to fit")
     if not batches:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,9 @@ def one(inverse: Any, solver: Any, toy: Any = None, curvature: Any = "hessian") 
     return [*found.gradient.values(), *found.head.values(), *found.pretrain_gradient.vector()]
 
 
-def exact() -> list[Tensor]:
+def exact(count: int = 1) -> list[Tensor]:
     toy, batch = Classifier(), of_seed(0)
-    batches = {"pretrain_batches": [batch] * 2, "train_batches": [batch], "validation_batches": [batch]}
+    batches = {"pretrain_batches": [batch] * 2, "train_batches": [batch] * count, "validation_batches": [batch]}
     given = metapt.distributed(toy), toy.pretrained, toy.meta, toy.head
     found = hypergrad.exact_hypergradient(*given, **batches, pretrain_optimizer=SGD(0.3), finetune_optimizer=SGD(0.3))
     return list(found.gradient.values())
@@ -158,6 +159,18 @@ def unequal(path: Path) -> None:
     loop(toy=toy).run()
 
 
+@refused("more FT minibatches in one process", "process 1 has 2 FT training minibatches", "process 0 has 1", "as many")
+def uneven(path: Path) -> None:
+    toy, count, again = Classifier(), 1 + dist.get_rank(), cache(of_seed)
+    with pytest.raises(ConfigError, match="process 1 has 3 different FT minibatches, and process 0 has 2"):
+        loop(lambda name, number, _: again(number % count + len(name))).run()
+    with pytest.raises(ConfigError, match="process 1 has 2 FT training minibatches"):
+        exact(count)
+    with pytest.raises(ConfigError, match="process 1 has 2 FT training minibatches"):
+        metapt.finetune_head(metapt.distributed(toy), toy.pretrained, toy.head, map(of_seed, range(count)))
+    one(hypergrad.Identity(), FittedHead(1.0, minibatches=count))
+
+
 @refused("`RidgeHead` over several processes", "FittedHead")
 def ridge(path: Path) -> None:
     one(hypergrad.Identity(), hypergrad.RidgeHead(), Regressed())
@@ -180,7 +193,7 @@ def work(rank: int, path: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{path / 'place'}", timedelta(minutes=1), rank=rank, world_size=2)
     found: dict[str, Any] = {name: function() for name, function in EQUAL.items()}
-    for function in (interrupted, statistics, unequal, ridge, wrapped, unshared):
+    for function in (interrupted, statistics, unequal, uneven, ridge, wrapped, unshared):
         found[function.__name__] = function(path)
     torch.save(found, path / f"found {rank}")
     dist.destroy_process_group()
