@@ -210,6 +210,8 @@ def test_a_changed_record_is_prepared_again(tmp_path: Path, monkeypatch: pytest.
     for name in "xy":
         write(tmp_path / "mine" / name, signals(100, 1), 100)
     label(tmp_path / "mine", "x,a,1,0,1,0", "y,b,10,0,1,0")
+    header, signal = tmp_path / "mine/y.hea", (tmp_path / "mine/y.dat").rename(tmp_path / "mine/signal-1.bin")
+    header.write_text(header.read_text().replace("y.dat", signal.name))
     ecg = {"source": "folder", "folder": {"path": "mine", "seconds": 1}, "full_access": {}}
     config = validate({"results": "results/mine", "ecg": ecg})
 
@@ -228,6 +230,9 @@ def test_a_changed_record_is_prepared_again(tmp_path: Path, monkeypatch: pytest.
     assert execute(old) == 1
     assert "have changed since this run was planned" in Path(old.log).read_text()
     assert execute(job()) == 0
+    assert stale() is None
+    signal.write_bytes(signal.read_bytes()[::-1])
+    assert stale() == "its settings have changed"
     (tmp_path / "mine/labels.csv").unlink()
     with pytest.raises(ConfigError, match=r"ecg\.folder: mine/labels\.csv can't be read"):
         planned(config)

@@ -66,13 +66,18 @@ class Found(NamedTuple):
 def find(folder: Path) -> Found:
     """Return the records of a folder: what has a header `.hea` in it or in a folder below that is not hidden.
 
-    The files of a record have its name and any suffix. Raises OSError if one, or labels.csv, can't be looked at.
+    The files of a record have its name and any suffix, or are named in its header. Raises OSError if one, or
+    labels.csv, can't be looked at.
     """
     files, records = [f"{folder}/{LABELS}"], list[str]()
     for place, folders, names in os.walk(folder):
         folders[:] = [each for each in folders if not each.startswith(".")]
         headers = {name.removesuffix(".hea") for name in names if name.endswith(".hea") and name[0] != "."}
-        files += [f"{place}/{name}" for name in names if os.path.splitext(name)[0] in headers]
+        own = {name for name in names if os.path.splitext(name)[0] in headers}
+        if rest := {*names} - own - {LABELS}:  # only then headers are read, which takes longer
+            texts = (Path(place, f"{name}.hea").read_text("ascii", "ignore") for name in headers)
+            own |= rest.intersection(word for text in texts for word in text.split())
+        files += [f"{place}/{name}" for name in own]
         below = os.path.relpath(place, folder)
         records += [name if below == "." else f"{Path(below).as_posix()}/{name}" for name in headers]
     digest = hashlib.sha256()
