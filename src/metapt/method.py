@@ -178,6 +178,22 @@ class MetaArm(ArmSection):
         """Return the number of meta-iterations (of P PT steps each) before the first meta-update."""
         return math.ceil(self.warmup_epochs * steps_per_epoch / self.pretrain_steps)
 
+    def check_updates(self, place: str, what: str, epochs: int, steps_per_epoch: int) -> None:
+        """Raise ValueError if PT of `epochs` takes no meta-update, by which the arm at `place` learns `what`."""
+        steps, size = epochs * steps_per_epoch, self.pretrain_steps
+        iterations, warmup = steps // size, self.warmup(steps_per_epoch)
+        if size > steps:
+            given, made, most = f"pretrain_steps is {size}", steps, float(steps)
+        elif warmup >= iterations:
+            given = f"warmup_epochs is {self.warmup_epochs:g}, which is {warmup} iterations of {size} PT steps"
+            made, most = iterations, math.floor(100 * (iterations - 1) * size / steps_per_epoch) / 100
+        else:
+            return
+        raise ValueError(
+            f"{place}.{given}, and pretrain.epochs {epochs} of {steps_per_epoch} PT steps each make {made}, so that "
+            f"{what} would never be learned; legal: at most {most:g}, or more epochs"
+        )
+
 
 def whole_iterations(steps: int, pretrain_steps: int) -> tuple[int, int]:
     """Return the iterations of `pretrain_steps` PT steps in a run of `steps`, and the PT steps left over.

@@ -6,7 +6,6 @@ of its section says that the paper has none.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -349,28 +348,11 @@ class EcgSettings(DomainSection):
     @model_validator(mode="after")
     def _meta_updates_are_left(self) -> EcgSettings:
         for name, arm in self.named_arms().items():
-            if not isinstance(arm, EcgMeta):
-                continue
-            pretrain = changed(self.pretrain, arm.pretrain)
-            if (signals := pretrain.signals or TRAINING_RECORDS.get(self.source)) is None:
-                continue  # a folder, whose runs check this themselves
-            per_epoch = steps_per_epoch(pretrain, signals)
-            steps = pretrain.epochs * per_epoch
-            if arm.pretrain_steps > steps:
-                raise ValueError(
-                    f"arms.{name}.pretrain_steps is {arm.pretrain_steps}, and pretrain.epochs {pretrain.epochs} of "
-                    f"{per_epoch} PT steps each make {steps}, so that the warp would never be learned; legal: at most "
-                    f"{steps}, or more epochs"
-                )
-            iterations, warmup = steps // arm.pretrain_steps, arm.warmup(per_epoch)
-            if warmup >= iterations:
-                most = math.floor(100 * (iterations - 1) * arm.pretrain_steps / per_epoch) / 100
-                raise ValueError(
-                    f"arms.{name}.warmup_epochs is {arm.warmup_epochs:g}, which is {warmup} iterations of "
-                    f"{arm.pretrain_steps} PT steps, and pretrain.epochs {pretrain.epochs} of {per_epoch} PT "
-                    f"steps each make {iterations}, so that the warp would never be learned; legal: at most {most:g}, "
-                    "or more epochs"
-                )
+            if isinstance(arm, EcgMeta):
+                pretrain = changed(self.pretrain, arm.pretrain)
+                if signals := pretrain.signals or TRAINING_RECORDS.get(self.source):  # a folder's runs check this
+                    per_epoch = steps_per_epoch(pretrain, signals)
+                    arm.check_updates(f"arms.{name}", "the warp", pretrain.epochs, per_epoch)
         return self
 
     @model_validator(mode="after")
