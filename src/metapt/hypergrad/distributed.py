@@ -182,10 +182,7 @@ def local_of(problem: MetaProblem) -> MetaProblem:
 
 
 def check_counts(problem: MetaProblem, counts: dict[str, int], once: bool = False) -> None:
-    """Raise ConfigError if processes that share a problem differ in `counts`, such as {"PT minibatches": 2}.
-
-    Their messages would not match. All wait for the comparison; `once`: only the first time.
-    """
+    """Raise ConfigError if processes that share a problem differ in `counts`; `once`: in its first call only."""
     processes = getattr(problem, "processes", None)
     if not isinstance(processes, Processes) or (once and counts.keys() <= cast(Distributed, problem).compared):
         return
