@@ -127,9 +127,9 @@ def test_a_job_that_is_told_to_end_goes_on_from_its_state(tmp_path: Path) -> Non
     config = {"results": "results/run", "mnist": {"source": "digits", "rotation_mean": study}}
     (tmp_path / "config.yaml").write_text(json.dumps(config))
     command = [sys.executable, "-m", "metapt", "run", target, "--configfile", "config.yaml"]
-    log = tmp_path / "stderr.txt"
+    log, jobs_log = tmp_path / "stderr.txt", (tmp_path / target).with_name("log.txt")
     with log.open("w") as stderr, subprocess.Popen(command, cwd=tmp_path, stderr=stderr) as process:
-        while process.poll() is None and " left" not in log.read_text():
+        while process.poll() is None and not (jobs_log.is_file() and " left" in jobs_log.read_text()):
             time.sleep(0.1)
         process.terminate()
         assert process.wait(30) == 1
