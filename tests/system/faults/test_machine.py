@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from ..workflow.conftest import NOTHING, ROOT, TINY, Outcome, snakemake
 from .conftest import Jobs, contents, leftovers
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("name", ["PT", "meta-PT", "FT"])
@@ -58,36 +58,20 @@ def test_two_jobs_that_write_the_same_files(name: str, jobs: Jobs, tmp_path: Pat
     note(f"two {name} jobs on the same files at once", 1, "whole files, the right bits")
 
 
-def snakemake(folder: Path, *arguments: str, target: str = "results/tiny/mnist/data/digits/images.pt") -> list[str]:
-    config = ROOT / "tests" / "system" / "workflow" / "tiny.yaml"
-    snakefile = ROOT / "workflow" / "Snakefile"
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        *([target] if target else []),
-        "--snakefile",
-        str(snakefile),
-        "--cores",
-        "1",
-    ]
-    return [*command, "--directory", str(folder), "--configfile", str(config), *arguments]
-
-
 def test_two_snakemakes_and_a_killed_one(tmp_path: Path, note: Callable[..., None]) -> None:
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "OMP_NUM_THREADS": "1"}
     folder, data = tmp_path / "folder", Path("results/tiny/mnist/data/digits/images.pt")
 
-    def run(*arguments: str, target: str = str(data)) -> subprocess.CompletedProcess[str]:
-        command = snakemake(folder, *arguments, target=target)
-        return subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240
-        )
+    def run(*arguments: str, folder: Path = folder, target: str = str(data)) -> Outcome:
+        chosen = (target,) if target else ()
+        return snakemake(folder, *chosen, "--configfile", TINY["mnist"], *arguments, cores=("--cores", "1"))
 
     folder.mkdir()
+    snakefile = ROOT / "workflow" / "Snakefile"
+    whole = ["results/tiny/mnist/rotation_mean/k2/metrics.csv", "--snakefile", snakefile, "--configfile", TINY["mnist"]]
     first = subprocess.Popen(
-        snakemake(folder, target="results/tiny/mnist/rotation_mean/k2/metrics.csv"),
-        env=environment,
+        [sys.executable, "-m", "snakemake", *whole, "--cores", "1"],
+        cwd=folder,
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / ".cache"), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -100,22 +84,22 @@ def test_two_snakemakes_and_a_killed_one(tmp_path: Path, note: Callable[..., Non
             time.sleep(0.02)
         os.killpg(first.pid, signal.SIGSTOP)  # on a fast machine it would end before it is killed
         second = run()
-        assert second.returncode != 0
-        assert "cannot be locked" in second.stdout
-        assert "Traceback" not in second.stdout
+        assert second.status != 0
+        assert "cannot be locked" in second.text
+        assert "Traceback" not in second.text
     finally:
         with suppress(ProcessLookupError):
             os.killpg(first.pid, signal.SIGKILL)
         first.wait()
-    assert "cannot be locked" in run().stdout
-    assert run("--unlock", target="").returncode == 0
+    assert "cannot be locked" in run().text
+    assert run("--unlock", target="").status == 0
     again = run()
-    assert again.returncode == 0, again.stdout
-    assert "Nothing to be done" in run("--dry-run").stdout
+    assert again.status == 0, again.text
+    assert NOTHING in run("--dry-run").text
     undisturbed = tmp_path / "undisturbed"
     undisturbed.mkdir()
-    done = subprocess.run(snakemake(undisturbed), env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    done = run(folder=undisturbed)
+    assert done.status == 0, done.text
     assert (folder / data).read_bytes() == (undisturbed / data).read_bytes()
     note("two Snakemakes on one results folder", 1, "the second ends at once and says that the folder is locked")
     note(
