@@ -1,15 +1,11 @@
-"""Properties of the SLURM profile, and of the paper's config on a cluster, that need no SLURM."""
+"""Properties of the SLURM profile that need no SLURM."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from metapt.engine.jobs import TRAINING
@@ -52,25 +48,3 @@ def test_what_the_profiles_share_is_equal() -> None:
         key: default[key] for key in default if key not in own
     }
     assert "cores" not in slurm
-
-
-@pytest.mark.slow
-def test_the_dry_run_of_the_whole_paper_takes_seconds(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "--snakefile",
-        ROOT / "workflow" / "Snakefile",
-        "--cores",
-        "1",
-        "--dry-run",
-    ]
-    before = os.times()
-    done = subprocess.run(
-        [*command, "--configfile", ROOT / "config" / "paper.yaml"], cwd=tmp_path, capture_output=True, text=True
-    )
-    after = os.times()
-    assert done.returncode == 0, done.stderr
-    # CPU time, since wall time grows on a busy machine. Up to 14 s were seen on a machine that usually takes 10.
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 20

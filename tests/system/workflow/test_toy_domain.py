@@ -28,7 +28,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the project with the toy domain: its package, and a line in the registry."""
     folder = tmp_path_factory.mktemp("toy")
     for part in ("src", "workflow"):
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.pyc.*"))
     shutil.copytree(TOY, folder / "src/metapt/domains/noise", ignore=shutil.ignore_patterns("__pycache__"))
     registry = folder / "src/metapt/engine/registry.py"
     lines = registry.read_text(encoding="utf-8").replace('    "ppi",\n', '    "ppi",\n    "noise",\n')

@@ -87,7 +87,7 @@ def test_a_changed_module_reruns_what_it_touches(
     module: str, jobs: dict[str, int], again: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check with Snakemake's metadata and without."""
-    shutil.copytree(PACKAGE, tmp_path / "source/metapt", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, tmp_path / "source/metapt", ignore=shutil.ignore_patterns("*.pyc.*"))
     with (tmp_path / "source/metapt" / module).open("a") as file:
         file.write("\nCHANGED = True\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "source"))
