@@ -172,8 +172,11 @@ def held_out_gain(test: ArrayLike, reference: ArrayLike, criterion: ArrayLike) -
 def _held_out(gains: Values, by: Values) -> float:
     """Return the mean over seeds of each seed's gain in the splits that measure on it; `by` chooses the setting."""
     choosing = _halves(gains.shape[1])
-    with np.errstate(invalid="ignore"):
-        means = np.stack([by[:, half].mean(1) for half in choosing])  # [splits, settings]
+    sizes, means = choosing.sum(1), np.empty((len(choosing), len(by)))  # [splits, settings]
+    for size in np.unique(sizes):
+        halves = np.nonzero(choosing[sizes == size])[1].reshape(-1, size)
+        with np.errstate(invalid="ignore"):
+            means[sizes == size] = by[:, halves].mean(2).T
     measured = np.where(choosing, 0.0, gains[means.argmax(1)])  # [splits, seeds]
     return float(np.mean(measured.sum(0) / (~choosing).sum(0)))
 
@@ -187,7 +190,10 @@ def _halves(seeds: int) -> NDArray[np.bool_]:
     else:
         random = np.random.default_rng(0)
         chosen = [tuple(random.permutation(seeds)[: random.choice(sizes)]) for _ in range(_LARGEST_SPLITS)]
-    return np.array([np.isin(np.arange(seeds), half) for half in chosen])
+    masks = np.zeros((len(chosen), seeds), np.bool_)
+    for mask, half in zip(masks, chosen, strict=True):
+        mask[list(half)] = True
+    return masks
 
 
 def seeds_to_see(gain: float, deviation: float) -> int | None:
