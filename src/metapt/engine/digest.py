@@ -64,7 +64,6 @@ class _Module(NamedTuple):
         files: names of files in it.
         tree: its syntax tree without docstrings.
         bound: what the names stand for that it imports.
-        definitions: what it defines, by name.
     """
 
     imports: tuple[str, ...]
@@ -72,7 +71,6 @@ class _Module(NamedTuple):
     files: tuple[str, ...]
     tree: str
     bound: dict[str, _Symbol]
-    definitions: dict[str, _Definition]
 
 
 class _Code(NamedTuple):
@@ -129,13 +127,14 @@ def _code(entry: str, package: Path) -> _Code:
         path = _path(module, package)
         if symbol in definitions or module in modules or EXCLUDED.get(_pattern(module)) != MODELS or path is None:
             continue
-        read = _read(path)
-        definition = read.definitions.get(name)
+        text = _content(path).decode()
+        bound, defined = _parsed(text).bound, _defined(text)
+        definition = defined.get(name)
         definitions[symbol] = definition.tree if definition else ""
         if definition:
-            used |= {(module, each) for each in definition.names if each in {*read.definitions, *read.bound}}
-        elif name in read.bound:
-            used |= _inside([read.bound[name]], package)
+            used |= {(module, each) for each in definition.names if each in {*defined, *bound}}
+        elif name in bound:
+            used |= _inside([bound[name]], package)
     return _Code(dict(sorted(modules.items())), {key: tree for key, tree in sorted(definitions.items()) if tree})
 
 
@@ -184,9 +183,7 @@ def _content(path: Path) -> bytes:
 
 @cache
 def _parsed(text: str) -> _Module:
-    tree = ast.parse(text)
-    nodes = list(ast.walk(tree))
-    _simplify(nodes)
+    tree, nodes = _simplified(text)
     words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     return _Module(
         imports=tuple(_imports(nodes)),
@@ -194,8 +191,21 @@ def _parsed(text: str) -> _Module:
         files=tuple(sorted(filter(_DATA_FILE.fullmatch, words))),
         tree=_dump(tree),
         bound=dict(_bound(nodes)),
-        definitions=dict(_definitions(tree)),
     )
+
+
+@cache
+def _defined(text: str) -> dict[str, _Definition]:
+    """Return what the text of a module defines, by name."""
+    return dict(_definitions(_simplified(text)[0]))
+
+
+def _simplified(text: str) -> tuple[ast.Module, list[ast.AST]]:
+    """Return the syntax tree of a text without what does not count, and all of its nodes before."""
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    _simplify(nodes)
+    return tree, nodes
 
 
 def _dump(node: Any) -> str:
@@ -205,12 +215,18 @@ def _dump(node: Any) -> str:
     differ in which of them they print.
     """
     if isinstance(node, list):
-        return f"[{', '.join(map(_dump, node))}]"
+        return f"[{', '.join([_dump(each) for each in node])}]"
     if not isinstance(node, ast.AST):
         return ascii(node)
-    fields = ((name, getattr(node, name, None)) for name in sorted(node._fields) if name != "kind")  # of u"text"
-    filled = (f"{name}={_dump(value)}" for name, value in fields if value is not None and value != [])
+    fields = [(name, getattr(node, name, None)) for name in _sorted(node._fields)]
+    filled = [f"{name}={_dump(value)}" for name, value in fields if value is not None and value != []]
     return f"{type(node).__name__}({', '.join(filled)})"
+
+
+@cache
+def _sorted(fields: tuple[str, ...]) -> list[str]:
+    """Return the names of fields in order, without the prefix of a text (`u"text"`)."""
+    return sorted({*fields} - {"kind"})
 
 
 def _imports(nodes: list[ast.AST]) -> Iterator[str]:
