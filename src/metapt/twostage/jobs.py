@@ -50,19 +50,27 @@ class TwoStageJobs(Jobs[S], Generic[S, A]):
         name = self.sharing.get(name, name)
         arm = self.arm(name, own)
         setting = self.pretrain_setting(arm, setting)
-        settings, inputs, mem_mb, minutes = self.pretrain_work(name, arm, setting, seed)
         path, entry = f"pretrain/{name}/{setting}/seed{seed}", f"domains.{self.domain}.pretrain"
-        return self.training("pretrain", path, entry, settings, inputs, mem_mb=mem_mb, minutes=minutes)
+
+        def make() -> Job:
+            settings, inputs, mem_mb, minutes = self.pretrain_work(name, arm, setting, seed)
+            return self.training("pretrain", path, entry, settings, inputs, mem_mb=mem_mb, minutes=minutes)
+
+        return self.once(f"{self.domain}/{path}", make)
 
     def finetune(self, name: str, setting: str, seed: int, own: A | None = None) -> Job:
         """Return the job of an arm's FT runs, with a PT seed, that serve a setting; `own`: see `pretrain`."""
         arm = self.arm(name, own)
         setting = self.finetune_setting(arm, setting)
-        settings, inputs, mem_mb, minutes = self.finetune_work(name, arm, setting, seed)
-        if self.has_encoder(arm):
-            inputs = inputs | {"pretrained": self.pretrain(name, setting, seed, own).outputs["pretrained"]}
         path, entry = f"finetune/{name}/{setting}/seed{seed}", f"domains.{self.domain}.finetune"
-        return self.training("finetune", path, entry, settings, inputs, mem_mb=mem_mb, minutes=minutes)
+
+        def make() -> Job:
+            settings, inputs, mem_mb, minutes = self.finetune_work(name, arm, setting, seed)
+            if self.has_encoder(arm):
+                inputs = inputs | {"pretrained": self.pretrain(name, setting, seed, own).outputs["pretrained"]}
+            return self.training("finetune", path, entry, settings, inputs, mem_mb=mem_mb, minutes=minutes)
+
+        return self.once(f"{self.domain}/{path}", make)
 
     def encoders(self, arms: Iterable[str], setting: str) -> list[Job]:
         """Return the PT jobs of arms in a setting, of all PT seeds."""
