@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,9 +20,18 @@ from metapt.domains.ecg.resnet1d import initial_head, initial_pretrained
 from metapt.domains.ecg.setting import Setting
 from metapt.hypergrad import Params, Pretrained
 
+from ...shared_files import shared
 from . import small_ecgs
 
 DTYPE = torch.float64
+
+
+@pytest.fixture(scope="session")
+def ptbxl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with PTB-XL's tables and the records of its first block."""
+    (restore,), folder = shared("ptbxl/restore.py"), tmp_path_factory.mktemp("ptbxl")
+    subprocess.run([sys.executable, restore, folder, "--blocks", "00000"], check=True, capture_output=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

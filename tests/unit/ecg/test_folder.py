@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,8 +27,6 @@ from metapt.engine.jobs import Job
 from metapt.engine.plan import planned
 from metapt.errors import ConfigError, DataError
 from metapt.machine import Machine
-
-from .test_sources import SHARED_DATA
 
 SPELLED = ("lead I", "Lead_II", "DIII", "aVR", "avl", "ECG aVF", "v1", "V 2", "C3", "MDC_ECG_LEAD_V4", "V_5", "v6")
 EDGE = 40  # samples at 100 Hz: the filter reaches 0.37 s
@@ -190,18 +186,23 @@ def test_other_tables_are_refused(header: str, words: str, tmp_path: Path) -> No
 
 
 def test_patients_are_dealt_out_to_ten_folds(tmp_path: Path) -> None:
-    rows = [f"r{number},p{number * 7 % 23},1" for number in range(60)]
-    for number in range(60):
-        write(tmp_path / f"r{number}", signals(100, 1), 100)
+    rows, faults = [f"r{number},p{number * 7 % 23},1" for number in range(60)], own.Faults(list)
     folds = []
     for order in (rows, rows[::-1]):
         label(tmp_path, *order, header="record,patient,A")
-        patients, found = [row.split(",")[1] for row in order], prepared(tmp_path, seconds=1).table["fold"].tolist()
+        table, names = own.read_labels(tmp_path / "labels.csv", [f"r{number}" for number in range(60)], faults)
+        patients, found = [row.split(",")[1] for row in order], table["fold"].tolist()
+        assert names == [row.split(",")[0] for row in order]
         folds.append(dict(zip(patients, found, strict=True)))
         assert [folds[-1][patient] for patient in patients] == found, "a patient is in one fold"
+    assert not any(faults.values())
     assert folds[0] == folds[1]
     assert sorted(Counter(folds[0].values()).values()) == [2] * 7 + [3] * 3
-    label(tmp_path, *(f"r{number},{number % 9},1" for number in range(60)), header="record,patient,A")
+    for number in range(11):
+        write(tmp_path / f"r{number}", signals(100, 1), 100)
+    label(tmp_path, *(f"r{number},{number % 10},1" for number in range(11)), header="record,patient,A")
+    assert {*prepared(tmp_path, seconds=1).table["fold"]} == {*range(1, 11)}
+    label(tmp_path, *(f"r{number},{number % 9},1" for number in range(11)), header="record,patient,A")
     refused(tmp_path, "fewer patients than folds: 9 for 10", seconds=1)
 
 
@@ -212,14 +213,15 @@ def test_a_changed_record_is_prepared_again(tmp_path: Path, monkeypatch: pytest.
     label(tmp_path / "mine", "x,a,1,0,1,0", "y,b,10,0,1,0")
     header, signal = tmp_path / "mine/y.hea", (tmp_path / "mine/y.dat").rename(tmp_path / "mine/signal-1.bin")
     header.write_text(header.read_text().replace("y.dat", signal.name))
-    ecg = {"source": "folder", "folder": {"path": "mine", "seconds": 1}, "full_access": {}}
+    ecg = {"source": "folder", "folder": {"path": "mine", "seconds": 1}, "full_access": {"arms": ["simclr"]}}
     config = validate({"results": "results/mine", "ecg": ecg})
 
     def job() -> Job:
         return planned(config).jobs["ecg/data/folder"]
 
     def stale() -> str | None:
-        return records.stale(Path(job().record), job().config, job().code, job().inputs)
+        made = job()
+        return records.stale(Path(made.record), made.config, made.code, made.inputs)
 
     assert execute(job()) == 0
     (tmp_path / "mine/notes.txt").write_text("no file of a record")
@@ -239,15 +241,11 @@ def test_a_changed_record_is_prepared_again(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.real_data
-def test_ptbxl_at_500_hz_returns(tmp_path: Path) -> None:
+def test_ptbxl_at_500_hz_returns(ptbxl: Path, tmp_path: Path) -> None:
     """Half of the records in format 16, half in 212 with steps of 5 microvolts, whose errors are 1.4 in the mean."""
-    restore = SHARED_DATA / "ptbxl/restore.py"
-    if not restore.is_file():
-        pytest.skip(f"{restore} is not there (METAPT_SHARED_DATA names another folder)")
-    subprocess.run([sys.executable, restore, tmp_path / "raw", "--blocks", "00000"], check=True, capture_output=True)
-    table = read_database(tmp_path / "raw/ptbxl_database.csv", tmp_path / "raw/scp_statements.csv")
-    chosen = np.flatnonzero([name.startswith("records100/00000/") for name in table["filename_lr"]])[:40]
-    original = read_signals(tmp_path / "raw", table["filename_lr"][chosen].tolist()).astype(float)
+    table = read_database(ptbxl / "ptbxl_database.csv", ptbxl / "scp_statements.csv")
+    chosen = np.flatnonzero([name.startswith("records100/00000/") for name in table["filename_lr"]])[:16]
+    original = read_signals(ptbxl, table["filename_lr"][chosen].tolist()).astype(float)
     around = [
         2 * original[..., :1] - original[..., 100:0:-1],
         original,

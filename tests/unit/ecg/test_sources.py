@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from metapt.domains.ecg.data.sources import CLASSES, LEADS, read_database, read_signals
 from metapt.errors import DataError
 
-SHARED_DATA = Path(os.environ.get("METAPT_SHARED_DATA", Path(__file__).parents[3] / "../shared/data"))
 NAMES = [f"records100/00000/0000{number}_lr" for number in (1, 2, 3)]
 
 DATABASE = """\
@@ -76,21 +74,29 @@ def write_header(folder: Path, name: str, signal: NDArray[np.int16], end: str = 
     (folder / f"{name}.hea").write_text("\n".join([f"{stem} 12 100 1000", *lines]) + "\n" + end)
 
 
-@pytest.fixture(params=["", "# a comment\n"], ids=["as PTB-XL's", "left to wfdb"])
-def records(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """Write three records, with headers in two spellings."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with three records that wfdb has written."""
+    folder = tmp_path_factory.mktemp("written")
     for name, signal in zip(NAMES, draw_signals(), strict=True):
-        write_record(tmp_path, name, signal)
+        write_record(folder, name, signal)
+    return folder
+
+
+@pytest.fixture(params=["", "# a comment\n"], ids=["as PTB-XL's", "left to wfdb"])
+def records(written: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Return a folder with three records, with headers in two spellings."""
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    for name, signal in zip(NAMES, draw_signals(), strict=True):
         write_header(tmp_path, name, signal, end=request.param)
     return tmp_path
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Path:
-    """Write one record."""
-    (signal,) = draw_signals(1)
-    write_record(tmp_path, NAMES[0], signal)
-    write_header(tmp_path, NAMES[0], signal)
+def one(written: Path, tmp_path: Path) -> Path:
+    """Return a folder whose first record is as PTB-XL's."""
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    write_header(tmp_path, NAMES[0], draw_signals(1)[0])
     return tmp_path
 
 
@@ -281,13 +287,9 @@ def test_invalid_values_another_gain_and_another_number_of_leads_are_refused(tmp
 
 
 @pytest.mark.real_data
-def test_real_ptbxl(tmp_path: Path) -> None:
+def test_real_ptbxl(ptbxl: Path) -> None:
     """The shared table was made for the mirror; a few rows differ from 1.0.3's, so do the numbers of classes."""
-    restore = SHARED_DATA / "ptbxl/restore.py"
-    if not restore.is_file():
-        pytest.skip(f"{restore} is not there (METAPT_SHARED_DATA names another folder)")
-    subprocess.run([sys.executable, restore, tmp_path, "--blocks", "00000"], check=True, capture_output=True)
-    table = pd.DataFrame(read_database(tmp_path / "ptbxl_database.csv", tmp_path / "scp_statements.csv"))
+    table = pd.DataFrame(read_database(ptbxl / "ptbxl_database.csv", ptbxl / "scp_statements.csv"))
     assert len(table) == 21_799
     assert table["patient_id"].nunique() == 18_869
     folds = [2175, 2181, 2192, 2174, 2174, 2173, 2176, 2173, 2183, 2198]
@@ -297,10 +299,10 @@ def test_real_ptbxl(tmp_path: Path) -> None:
     assert table.groupby("patient_id")["fold"].nunique().max() == 1
 
     names = [name for name in table["filename_lr"] if name.startswith("records100/00000/")]
-    signals = read_signals(tmp_path, names)
+    signals = read_signals(ptbxl, names)
     assert len(signals) == len(names) > 900
     for index in range(0, len(names), 200):
-        theirs, _ = wfdb.rdsamp(str(tmp_path / names[index]))
+        theirs, _ = wfdb.rdsamp(str(ptbxl / names[index]))
         np.testing.assert_array_equal(signals[index].T, np.rint(1000 * theirs))
     # Einthoven: I + III = II, within rounding
     assert np.abs(signals[:, 0].astype(int) + signals[:, 2] - signals[:, 1]).max() <= 5
