@@ -39,10 +39,10 @@ from metapt.evaluation.experiment import SUMMARY
 from metapt.evaluation.paper import paper_numbers
 from metapt.machine import Machine
 
-SIZES: Any = {"pretrain_examples": 60, "finetune_examples": 60, "batch_size": 20}
-FEW: Any = SIZES | {"pretrain_steps": 5, "finetune_steps": 4}
+SIZES: Any = {"pretrain_examples": 40, "finetune_examples": 40, "batch_size": 20}
+FEW: Any = SIZES | {"pretrain_steps": 3, "finetune_steps": 3}
 FEW_TERMS: Any = {"pretrain_steps": [1, 3], "neumann_terms": [0, 2], "unroll_steps": [0, 1]}
-WEIGHTED: Any = {"pretrain_examples": 100, "classes": 11, "batch_size": 50}
+WEIGHTED: Any = {"pretrain_examples": 50, "classes": 11, "batch_size": 25}
 CURVED = CURVATURE.model_copy(update={"epochs": 2})
 OUTER = {
     name: arm.model_copy(update={"outer_steps": 3}) if isinstance(arm, BpttArm) else arm
@@ -124,7 +124,7 @@ def test_learned_rotations_have_a_trajectory_per_replicate_that_ends_at_the_lear
     for experiment, replicates in {"rotation_mean": 10, "rotation_mean_std": 4}.items():
         for arm, files in runs[experiment].items():
             series, table = metrics.read_series(files["series"]), metrics.read(files["metrics"])
-            last = 6 if arm == "meta-curvature" else 3
+            last = 4 if arm == "meta-curvature" else 2
             assert sorted(series["replicate"].unique()) == list(range(replicates))
             assert sorted(series["step"].unique()) == list(range(1, last + 1))
             final = series[(series["step"] == last) & (series["name"] == "mean")]["value"]
@@ -138,6 +138,8 @@ def test_a_summary_is_whole_and_has_the_papers_numbers_beside_its_own_study_only
     runs: Runs, experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = STUDIES[experiment]
+    if experiment != "rotation_mean":  # one picture shows that the second kind is written
+        monkeypatch.setattr(figures, "save_png", lambda figure, path: path.write_bytes(b"a picture"))
     first = summarise(experiment, study, runs[experiment], tmp_path / "a")
     if experiment == "fidelity":  # the same code writes the figures of all
         second = summarise(experiment, study, runs[experiment], tmp_path / "b")
@@ -189,10 +191,9 @@ def test_a_replicate_of_the_rotation_learns_the_same_among_others_as_alone(
         assert {row["replicate"] for row in results.series} == set(found)
         return found
 
-    together = learned(3)
+    together = learned([1, 0])
     assert learned(1) == pytest.approx({0: together[0]}, abs=1e-2)
-    assert learned([2, 1]) == pytest.approx({2: together[2], 1: together[1]}, abs=1e-2)
-    assert len({round(value, 1) for value in together.values()}) == 3
+    assert round(together[0], 1) != round(together[1], 1)
 
 
 def test_each_start_and_seed_has_random_streams_of_its_own(digits: MnistData, run_as: RunAs) -> None:
@@ -214,7 +215,7 @@ def test_a_replicate_of_the_weighting_learns_the_same_among_others_and_in_any_th
     digits: MnistData, run_as: RunAs
 ) -> None:
     def weights(replicates: int | list[int], threads: int) -> list[float]:
-        study = ExampleWeighting(pretrain_examples=50, classes=11, batch_size=50, epochs=2, replicates=replicates)
+        study = ExampleWeighting(pretrain_examples=20, classes=11, batch_size=10, epochs=1, replicates=replicates)
         results = forget(weighting_runs.train(study, run_as("example_weighting", threads=threads), digits))
         return [row["value"] for row in results.series if row["replicate"] == 0 and row["name"].startswith("weight")]
 
@@ -256,16 +257,16 @@ DIFFERENT = {  # as different from the arm "meta" as the sequence of draws goes
 }
 
 
-@pytest.mark.parametrize("name", ["meta-shared", "curvature", "many"])
-def test_pt_steps_of_every_arm_see_the_same_rotated_images(name: str, run_as: RunAs, seen: Seen) -> None:
+def test_pt_steps_of_every_arm_see_the_same_rotated_images(run_as: RunAs, seen: Seen) -> None:
     study = RotationMean(**SIZES, epochs=2, replicates=2, arms=DIFFERENT)
-    (first,), others = (
-        seen(RotationBatches, rotation_runs.train, study, run_as("rotation_mean", arm)) for arm in ("meta", name)
-    )
-    assert len(others) == (2 if name == "curvature" else 1), "its replicates are trained one by one"
-    both = zip(*(each["pretrain"] for each in others), strict=True)
-    assert len(first["pretrain"]) == 6
-    assert the_same(first["pretrain"], [tuple(map(torch.cat, zip(*batches, strict=True))) for batches in both])
+    found = {arm: seen(RotationBatches, rotation_runs.train, study, run_as("rotation_mean", arm)) for arm in DIFFERENT}
+    (first,) = found.pop("meta")
+    assert len(first["pretrain"]) == 4
+    for name, others in found.items():
+        assert len(others) == (2 if name == "curvature" else 1), "its replicates are trained one by one"
+        both = zip(*(each["pretrain"] for each in others), strict=True)
+        same = [tuple(map(torch.cat, zip(*batches, strict=True))) for batches in both]
+        assert the_same(first["pretrain"], same), name
 
 
 def test_pt_steps_of_every_arm_see_the_same_weighted_images(run_as: RunAs, seen: Seen) -> None:
@@ -277,19 +278,17 @@ def test_pt_steps_of_every_arm_see_the_same_weighted_images(run_as: RunAs, seen:
     assert the_same(first["pretrain"], other["pretrain"])
 
 
-@pytest.mark.parametrize("arm", ["bptt", "meta", "bptt_limited", "initial_augmentation", "bptt-shared", "meta-shared"])
-def test_pt_and_ft_behind_the_accuracy_of_every_arm_see_the_same_minibatches(
-    arm: str, run_as: RunAs, seen: Seen
-) -> None:
+def test_pt_and_ft_behind_the_accuracy_of_every_arm_see_the_same_minibatches(run_as: RunAs, seen: Seen) -> None:
     study = STUDIES["bptt"].model_copy(update={"replicates": 1})
-    expected, given = (
-        seen(SingleBatches, bptt_runs.train, study, run_as("bptt", name, 0.0)) for name in ("optimal_augmentation", arm)
-    )
+    arms = "optimal_augmentation", "bptt", "meta", "bptt_limited", "initial_augmentation", "bptt-shared", "meta-shared"
+    found = {arm: seen(SingleBatches, bptt_runs.train, study, run_as("bptt", arm, 0.0)) for arm in arms}
+    expected = found.pop("optimal_augmentation")
     assert len(expected) == study.evaluations
-    for first, other in zip(expected, given[-study.evaluations :], strict=True):
-        assert len(first["pretrain"]) == study.pretrain_steps
-        assert the_same(first["pretrain"], other["pretrain"])
-        assert the_same(first["train"], other["train"][-study.finetune_steps :])
+    for arm, given in found.items():
+        for first, other in zip(expected, given[-study.evaluations :], strict=True):
+            assert len(first["pretrain"]) == study.pretrain_steps
+            assert the_same(first["pretrain"], other["pretrain"]), arm
+            assert the_same(first["train"], other["train"][-study.finetune_steps :]), arm
 
 
 def bptt(digits: MnistData, run: Run, replicates: int = 1, **keys: Any) -> tuple[pd.DataFrame, list[float]]:
