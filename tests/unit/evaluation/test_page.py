@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +12,7 @@ import pytest
 
 from metapt.engine import records
 from metapt.errors import DataError
-from metapt.evaluation import differences, figures, metrics, page, tables
+from metapt.evaluation import differences, figures, metrics, page, svg, tables
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, OF_THE_PAPER
 from metapt.evaluation.page import Arms
 from metapt.evaluation.svg import LEAST_SCALE
@@ -31,6 +32,15 @@ def record(path: Path, stage: str, processor: str = "a processor") -> Path:
     words = {"machine": machine, "revision": "0123456789abcdef-dirty", "versions": {"torch": "2.6"}}
     records.write(path, {"stage": stage, "wall_time_s": 60.0, **words})
     return path
+
+
+@cache
+def picture() -> bytes:
+    """Return a figure as SVG."""
+    drawn, axes = figures.panels(2)
+    axes[0].plot([0, 1], [0, 1], "o", label="meta")
+    with figures.style():
+        return svg.drawn(drawn)
 
 
 def experiment(folder: Path, name: str, claims: int = 1) -> dict[str, Path]:
@@ -71,9 +81,8 @@ def experiment(folder: Path, name: str, claims: int = 1) -> dict[str, Path]:
         {"arm": [f"arm {i}" for i in range(20)], "a number with a long name": [float(i) for i in range(20)]}
     )
     tables.write_blocks({"A table, mean ± standard error": table}, own / "table", table)
-    drawn, axes = figures.panels(2)
-    axes[0].plot([0, 1], [0, 1], "o", label="meta")
-    figures.save(drawn, own / "figure")
+    (own / "figure.svg").write_bytes(picture())
+    (own / "figure.png").touch()
     found |= {f"{name}/table_html": own / "table.html", f"{name}/figure_svg": own / "figure.svg"}
     return found | {f"{name}/record": record(own / "run.json", "summarise")}
 
