@@ -52,24 +52,20 @@ def test_the_package_itself_requires_torch_numpy_and_scipy() -> None:
     assert named(PROJECT["optional-dependencies"]["workflow"]) == {*OTHERS}
 
 
-def test_the_library_imports_nothing_else() -> None:
+def test_the_library_imports_nothing_else_and_its_example_runs(tmp_path: Path) -> None:
     modules = ["metapt.hypergrad", *(f"metapt.{place}" for place in metapt._PLACES.values())]
     modules += [
         f"metapt.{package}.{path.stem}"
         for package in ("hypergrad", "hypergrad.layers", "training")
         for path in sorted((ROOT / "src" / "metapt" / package.replace(".", "/")).glob("*.py"))
     ]
-    done = without_the_extra(f"import {', '.join(modules)}")
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_example_runs_with_nothing_else(tmp_path: Path) -> None:
     short = EXAMPLE.read_text(encoding="utf-8")
     for setting, less in {"iterations=200": "iterations=5", "warmup=40": "warmup=1"}.items():
         assert setting in short
         short = short.replace(setting, less)
     (tmp_path / "short.py").write_text(short, encoding="utf-8")
-    done = without_the_extra("import runpy; runpy.run_path(sys.argv[1])", str(tmp_path / "short.py"))
+    code = f"import runpy; runpy.run_path(sys.argv[1]); import {', '.join(modules)}"
+    done = without_the_extra(code, str(tmp_path / "short.py"))
     assert done.returncode == 0, done.stderr
     assert "Learned noise" in done.stdout
 
