@@ -164,8 +164,9 @@ class Encoder:
             signals: [batch, samples, 12].
             training: whether BatchNorm uses the statistics of the minibatch (else those in the buffers).
         """
+        module = self._modes[training]
         with computing_in(self._precision, signals.device):
-            result: Tensor = torch.func.functional_call(self._modes[training], parameters, (signals,))
+            result: Tensor = torch.func.functional_call(module, parameters, (signals,), tie_weights=False)
         return result
 
 
