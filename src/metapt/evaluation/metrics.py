@@ -91,7 +91,12 @@ def read_series(path: Path) -> pd.DataFrame:
 
     Raises DataError as `validate`, and if the file is missing or a step is no integer.
     """
-    return _frame(_read_csv(path, SERIES_COLUMNS), SERIES_COLUMNS, str(path))
+    return frame(read_series_rows(path), SERIES_COLUMNS)
+
+
+def read_series_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of the series table of a run. Raises DataError as `read_series`."""
+    return _checked(_read_csv(path, SERIES_COLUMNS), SERIES_COLUMNS, str(path))
 
 
 def validate(rows: Rows | pd.DataFrame, where: str = "the metrics table") -> pd.DataFrame:
@@ -100,7 +105,7 @@ def validate(rows: Rows | pd.DataFrame, where: str = "the metrics table") -> pd.
     Raises DataError if a column is missing or unknown, an experiment, arm or metric is empty, a replicate is no
     integer, a value is no number, or two rows are the same number. The message names `where`.
     """
-    return _frame(rows, COLUMNS, where)
+    return frame(_checked(rows, COLUMNS, where), COLUMNS)
 
 
 def select(
@@ -181,11 +186,12 @@ def _integer(value: Any, name: str, line: int, where: str) -> int:
     raise DataError(f"{where}: the {name} of row {line} is {value!r}, which is not an integer.")
 
 
-def _frame(rows: Rows | pd.DataFrame, columns: list[str], where: str) -> pd.DataFrame:
+def frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
+    """Return checked rows as a table with `columns`, of the types of `read` and `read_series`; a seed is int64."""
     import pandas as pd
 
-    kinds, checked = {"value": "float64", "step": "int64", "replicate": "Int64"}, _checked(rows, columns, where)
-    return pd.DataFrame({c: pd.Series([row[c] for row in checked], dtype=kinds.get(c, "str")) for c in columns})
+    kinds = {"value": "float64", "step": "int64", "seed": "int64", "replicate": "Int64"}
+    return pd.DataFrame({c: pd.Series([row[c] for row in rows], dtype=kinds.get(c, "str")) for c in columns})
 
 
 def _read_csv(path: Path, columns: list[str]) -> list[dict[str, str]]:

@@ -95,12 +95,13 @@ class Results:
         name = f"{settings.domain}_{settings.experiment}"
         tables = {each.removesuffix("/metrics"): path for each, path in inputs.items() if each.endswith("/metrics")}
         rows = [row for run, path in tables.items() for row in rows_of(run, path)]
-        series = [pd.DataFrame(columns=_SERIES)]
+        series: list[dict[str, Any]] = []
         machines: dict[str, list[str]] = {}
         for each, path in inputs.items():
             run, _, what = each.rpartition("/")
             if what == "series":
-                series.append(metrics.read_series(path).assign(**run_words(run)))
+                words = run_words(run)
+                series += [words | row for row in metrics.read_series_rows(path)]
             elif what == "record" and run.startswith("pretrain/"):
                 machines.setdefault(str(run_words(run)["arm"]), []).append(_machine(path))
         return cls(
@@ -108,7 +109,7 @@ class Results:
             config=cls.settings.model_validate(settings.settings),
             section=section.model_validate(settings.section),
             metrics=metrics.validate(rows, f"the metrics table of {name}").assign(experiment=name),
-            series=pd.concat(series[1:] or series, ignore_index=True)[_SERIES],
+            series=metrics.frame(series, _SERIES),
             machines={arm: list(dict.fromkeys(names)) for arm, names in machines.items()},
             files={each: path for each, path in inputs.items() if "/" not in each},
         )
