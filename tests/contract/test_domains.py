@@ -22,6 +22,7 @@ from metapt.training.pretraining import Pretrainer
 from metapt.twostage.quantities import FT_TIME, PEAK_MEMORY, WALL_TIME
 from metapt.twostage.replicates import pair
 
+from ..unit.ecg import small_ecgs
 from ..unit.twostage.whole_runs import equal
 from .domain_cases import CASES, Case, Files, changed, killed_at_every_save, untimed
 
@@ -35,10 +36,11 @@ def named(value: object) -> str | None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def toy_has_a_digest() -> Any:
-    """Let the toy domain, which lies outside of the package, have a digest of its code."""
+def made_smaller() -> Any:
+    """Let the toy domain, which lies outside of the package, have a digest of its code, and let BiSSL be short."""
     digest = checkpoint.code_digest
     with pytest.MonkeyPatch.context() as patch:
+        small_ecgs.shorten_bissl(patch)
         patch.setattr(checkpoint, "code_digest", lambda entry: "toy" if ".noise." in entry else digest(entry))
         yield
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from metapt.domains.ecg import config
+from metapt.domains.ecg import arms, bissl, config
 from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Warp
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.data.prepare import KEYS, EcgRecords
@@ -46,6 +47,12 @@ ARMS: dict[str, config.Arm] = {
     "bissl-start": config.BiSsl(method="bissl", warp=SQUARE, anchor="start"),
     "best_of": config.BestOf(method="best_of", warp=SQUARE, runs=2, folds=3, evaluation="linear_evaluation"),
 }
+
+
+def shorten_bissl(patch: pytest.MonkeyPatch) -> None:
+    """Let BiSSL take fewer steps of FT head and anchor than published."""
+    patch.setattr(arms, "HEAD_EPOCHS", 1)
+    patch.setattr(bissl, "ANCHOR_STEPS", 2)
 
 
 def records(count: int, samples: int, seed: int = 0) -> EcgRecords:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from metapt.training.pretraining import Pretrainer
 from metapt.twostage.pretraining import PretrainRun
 
 from ..twostage.whole_runs import Stopped, equal
-from .small_ecgs import ARMS
+from .small_ecgs import ARMS, shorten_bissl
 
 MILD = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)
 KEPT = ["simclr", "simclr-joint", "bissl", "bissl-start"]  # their warp is not learned
@@ -42,6 +42,13 @@ def warp_of(name: str) -> Warp:
 
 Make = Callable[..., Setting]
 FEW: dict[str, Any] = {"signals": 12, "epochs": 1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_bissl() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        shorten_bissl(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

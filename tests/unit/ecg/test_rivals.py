@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.domains.ecg import config
+from metapt.domains.ecg import arms, config
 from metapt.domains.ecg.arms import pretrain
 from metapt.domains.ecg.batches import JointBatches, _EcgBatches
 from metapt.domains.ecg.bissl import (
     DAMPING,
-    HEAD_EPOCHS,
     AnchoredProblem,
     AnchorPretraining,
     DampedInverse,
@@ -29,12 +28,12 @@ from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.problem import JointBatch, JointProblem, LabelledBatch, SimclrProblem, SupervisedProblem
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.domains.ecg.setting import Setting
-from metapt.hypergrad import Params, Pretrained, Status
+from metapt.hypergrad import Identity, Params, Pretrained, Status
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 
 from ..twostage.whole_runs import equal
-from .small_ecgs import ARMS
+from .small_ecgs import ARMS, shorten_bissl
 from .test_problem import DTYPE, NETWORK, TEMPERATURE, bce, labelled, meta_of, simclr_by_hand, unlabelled
 
 Make = Callable[..., Setting]
@@ -142,6 +141,7 @@ def test_the_anchor_at_its_start_stays_there_and_is_what_bissl_is_when_it_learns
         return step(self, meta)
 
     monkeypatch.setattr(Pretrainer, "step", watched)
+    shorten_bissl(monkeypatch)
     fixed = pretrain(ARMS["bissl-start"], setting_in(tmp_path / "start", meta_size=None)).pretrained
     assert len(seen) == 4, "half of the PT steps"
     assert all(torch.equal(anchor, seen[0][0]) for _, anchor in seen)
@@ -166,8 +166,10 @@ def test_both_see_ft_training_ecgs_alone_and_bissl_alternates_as_published(
             lambda name, method, *given: taken.append(name) or method(*given), name, getattr(AnchorPretraining, name)
         )
         monkeypatch.setattr(AnchorPretraining, name, partialmethod(lambda self, own, *given: own(self, *given), own))
+    monkeypatch.setattr(arms, "HEAD_EPOCHS", 2)
+    monkeypatch.setattr(DampedInverse, "__call__", Identity.__call__)
     pretrain(ARMS["bissl"], setting)
-    warm = HEAD_EPOCHS * (len(train) // 6)
+    warm = 2 * (len(train) // 6)
     assert taken == ["_head_step"] * warm + 2 * (["_pretrain_step"] * 2 + ["_apply", "_head_step"] * 8)
     pretrain(ARMS["simclr-joint"], setting_in(tmp_path / "joint"))
     assert len(seen) == warm + 16 * 3 + 8
