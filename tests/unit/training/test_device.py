@@ -73,6 +73,8 @@ def test_a_pt_run_reads_its_loss_for_the_check_and_the_log_at_its_end_and_every_
     def plain(device: str) -> Callable[[], Any]:
         problem = Placed(device)
         trainer = problem.trainer("Adam")
+        loss = trainer.step(problem.meta)
+        monkeypatch.setattr(trainer, "step", lambda meta: loss)
         return lambda: (trainer.run(problem.meta, 101), trainer.pretrained)
 
     places = "training.pretraining: check_finite", "training.progress: _number", "training.pretraining: check_loss"
@@ -103,7 +105,7 @@ def test_a_meta_update_waits_once_and_each_of_its_hypergradients_three_times(reh
 
 def test_the_reads_of_the_diagnosis_do_not_depend_on_the_number_of_iterations(rehearse: Rehearse) -> None:
     def diagnosed(device: str, iterations: int) -> Callable[[], Any]:
-        loop = Placed(device).loop(iterations=iterations)
+        loop = Placed(device).loop(iterations=iterations, pretrain_steps=1, inverse=Identity())
         for _ in range(iterations):
             loop.iterate()
         return lambda: (loop.trace.diagnosis({}).figures, loop.meta)
