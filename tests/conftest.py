@@ -3,10 +3,13 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 import torch
 from hypothesis import settings
+
+from metapt.training import checkpoint
 
 from . import devices, kernels
 
@@ -29,6 +32,14 @@ def no_wait_for_the_disk() -> Iterator[None]:
     """Leave the writing of files to the system: only a power failure could tell, and a file takes milliseconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def code_is_read_once() -> Iterator[None]:
+    """Let checkpoints know the digest of a job's code from the first one: no test changes the package itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "code_digest", cache(checkpoint.code_digest))
         yield
 
 

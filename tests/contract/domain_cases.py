@@ -21,11 +21,9 @@ from metapt.domains.mnist.data import prepare as mnist_prepare
 from metapt.domains.mnist.data.simulate import write_digits
 from metapt.domains.ppi.config import ARMS as PPI_ARMS
 from metapt.domains.ppi.data import graphs
-from metapt.engine.config_files import read_one
 from metapt.engine.domain import Domain
 from metapt.engine.execute import work_of
 from metapt.engine.jobs import Job, Jobs, Place
-from metapt.engine.plan import SOURCES
 from metapt.engine.registry import domain
 from metapt.files import write_csv
 from metapt.machine import Machine
@@ -35,6 +33,7 @@ from metapt.training.interruption import Every
 
 from ..unit.ecg import small_ecgs
 from ..unit.ppi import small_arms, small_graphs
+from ..unit.twostage.synthetic_runs import SOURCES_READ
 
 Files = dict[str, Path]
 
@@ -71,7 +70,7 @@ class Case:
         """Return the jobs of the section, with other keys, with results in a folder."""
         keys = self.section | ({} if self.study else {"arms": self.arms}) | section
         config: Any = self.domain.section().model_validate(keys)
-        place = Place(str(folder), str(folder / "raw"), read_one(SOURCES), [], gpu)
+        place = Place(str(folder), str(folder / "raw"), SOURCES_READ, [], gpu)
         return self.domain.jobs(self.name, config, place)
 
     def pretrain(self, jobs: Any, arm: str, seed: int = 0) -> Job:
@@ -236,6 +235,7 @@ def killed_at_every_save(work: Callable[[], object]) -> None:
 
     def killed(self: Checkpoint, state: dict[str, Any], *processes: Any) -> None:
         if next(number) % 3 != 1:
+            self._read_back = True  # the next attempt reads it
             save(self, state, *processes)
         raise Killed
 

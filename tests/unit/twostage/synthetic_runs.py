@@ -24,6 +24,7 @@ from metapt.twostage.replicates import pair
 
 SEED_SPREAD = (-0.5, 0.1, 0.4, -0.2, 0.2)
 """What a PT seed adds to the AUROC of every arm, so that it cancels in paired differences."""
+SOURCES_READ = read_one(SOURCES)
 Rows = list[dict[str, Any]]
 
 
@@ -43,7 +44,7 @@ class Runs:
         record = domain(self.domain)
         self.key, self.folder = key, folder
         self.config: Any = record.section().model_validate({"pretrain_seeds": 5, key: {}} | self.usual | settings)
-        jobs = record.jobs(self.domain, self.config, Place(str(folder), str(folder / "raw"), read_one(SOURCES), []))
+        jobs = record.jobs(self.domain, self.config, Place(str(folder), str(folder / "raw"), SOURCES_READ, []))
         self.job, self.experiment = record.summary(jobs, key), record.experiments[key]
         self.settings = SummarySettings.model_validate(self.job.config)
         self.inputs = {name: Path(path) for name, path in self.job.inputs.items()}
