@@ -23,15 +23,13 @@ from .domain_cases import CASES
 
 DOMAINS: dict[str, Any] = {"ecg": ecg, "ppi": ppi}
 KEYS = [(name, key) for name, module in DOMAINS.items() for key in module.MAKERS]
-FEW = {"pretrain_seeds": 1, "finetune_seeds": 2}
+FEW = {"pretrain_seeds": 1, "finetune_seeds": 1}
+PPI_ARMS = {"arms": ["no_pt", "graph_supervised", "cotrain_learned_weights", "meta"]}
 SMALL: dict[tuple[str, str], dict[str, Any]] = {
     ("ecg", "full_access"): {"arms": ["no_pt", "simclr", "meta", "meta-stable"], "finetune_sizes": [100, 250]},
     ("ecg", "unroll_steps"): {"finetune_sizes": [100, 500]},
     ("ecg", "partial_access"): {"finetune_sizes": [500], "meta_sizes": [50]},
-    **{
-        ("ppi", key): {"arms": ["no_pt", "graph_supervised", "cotrain_learned_weights", "meta"]}
-        for key in ("full_access", "half_data", "held_out_tasks", "summary")
-    },
+    **{("ppi", key): PPI_ARMS for key in ("full_access", "half_data", "held_out_tasks", "summary")},
 }
 """Sections of experiments that have many runs by default."""
 OWN: dict[str, dict[str, Any]] = {
@@ -100,7 +98,8 @@ def test_one_pt_seed_makes_tables_and_a_figure_and_decides_nothing(name: str, ke
 
 @pytest.mark.parametrize(("name", "key"), KEYS)
 def test_a_claim_says_what_it_compares_and_has_its_paired_differences(name: str, key: str, tmp_path: Path) -> None:
-    runs = runs_of(name, key, tmp_path)
+    few = {key: PPI_ARMS} if key in ("negative_transfer", "representations") else {}
+    runs = runs_of(name, key, tmp_path, pretrain_seeds=2, finetune_seeds=1, **few)
     outputs, _ = summarised(runs, tmp_path)
     claims, found = claims_of(outputs), pd.read_csv(outputs["differences"]) if key != "augmentations" else None
     assert set(claims["arm"]) <= set(runs.config.arms)
@@ -124,7 +123,7 @@ def test_arms_of_ones_own_are_shown(name: str, key: str, tmp_path: Path) -> None
     section: dict[str, Any] = {"arms": ["my_arm"] if key == "learned_weights" else list(arms)}
     sizes = {"finetune_sizes": [100, 500]} if (name, key) == ("ecg", "full_access") else {}
     others = {"half_data": None, "held_out_tasks": None} if key == "summary" else {}
-    runs = runs_of(name, key, tmp_path, arms=arms, **{key: section | sizes}, **others)
+    runs = runs_of(name, key, tmp_path, **FEW, arms=arms, **{key: section | sizes}, **others)
     outputs, _ = summarised(runs, tmp_path)
     assert "my arm" in outputs["table_md"].read_text()
 
@@ -133,7 +132,7 @@ def test_arms_of_ones_own_are_shown(name: str, key: str, tmp_path: Path) -> None
 def test_a_diverged_run_decides_nothing(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     section = SMALL[name, "full_access"] | {"arms": ["no_pt", case.plain]}
-    runs = runs_of(name, "full_access", tmp_path, full_access=section)
+    runs = runs_of(name, "full_access", tmp_path, full_access=section, finetune_seeds=1)
     runs.gap = lambda *given: math.nan if (given[0], given[-1]) == (case.plain, 1) else 0.0
     runs.write()
     outputs, _ = summarised(runs, tmp_path)
@@ -144,14 +143,14 @@ def test_a_diverged_run_decides_nothing(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", DOMAINS)
 def test_stand_ins_are_not_put_beside_the_papers_numbers(name: str, tmp_path: Path) -> None:
-    outputs, _ = summarised(runs_of(name, "full_access", tmp_path, source="simulated"), tmp_path)
+    outputs, _ = summarised(runs_of(name, "full_access", tmp_path, **FEW, source="simulated"), tmp_path)
     assert pd.read_csv(outputs["table_csv"])["paper_mean"].isna().all()
     assert set(claims_of(outputs)["paper"]) == {STAND_IN}
 
 
 @pytest.mark.parametrize("name", DOMAINS)
 def test_times_on_two_machines_do_not_compare(name: str, tmp_path: Path) -> None:
-    runs = runs_of(name, "cost", tmp_path)
+    runs = runs_of(name, "cost", tmp_path, finetune_seeds=1)
     runs.machine = lambda arm: "fast" if arm == "meta" else "slow"
     runs.write()
     claims = claims_of(summarised(runs, tmp_path)[0])

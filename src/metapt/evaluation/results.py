@@ -79,9 +79,15 @@ class Results:
         self, arm: str, metric: str, setting: str | None = None, evaluation: str | None = None
     ) -> pd.Series[float]:
         """Return a number of an arm by replicate. Arguments and errors are those of `metrics.select`."""
+        found = self._numbers.get((arm, metric), self.metrics.iloc[:0])
         return metrics.select(
-            self.metrics, experiment=self.name, arm=arm, metric=metric, setting=setting, evaluation=evaluation
+            found, experiment=self.name, arm=arm, metric=metric, setting=setting, evaluation=evaluation
         )
+
+    @cached_property
+    def _numbers(self) -> dict[Any, pd.DataFrame]:
+        """The rows of the metrics table, by arm and metric."""
+        return dict(iter(self.metrics.groupby(["arm", "metric"])))
 
     @classmethod
     def read(cls, section: type[ExperimentSection], settings: SummarySettings, inputs: Mapping[str, Path]) -> Results:
