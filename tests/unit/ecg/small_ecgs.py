@@ -77,7 +77,14 @@ def dataset(device: str = "cpu") -> Dataset:
     return Dataset(records(70, SAMPLES), 0.0, 200.0, SAMPLES, device)
 
 
-def setting_in(folder: Path, seed: int = 0, meta_size: int = 25, device: str = "cpu", **changes: Any) -> Setting:
+def setting_in(
+    folder: Path,
+    seed: int = 0,
+    meta_size: int = 25,
+    device: str = "cpu",
+    checkpoint: type[Checkpoint] = Checkpoint,
+    **changes: Any,
+) -> Setting:
     """Return a setting of eight PT steps on 24 ECGs, width 2, and an FT set of 25."""
     return Setting(
         dataset(device),
@@ -86,6 +93,6 @@ def setting_in(folder: Path, seed: int = 0, meta_size: int = 25, device: str = "
         seed,
         meta_size,
         "patients",
-        lambda part: Checkpoint(folder / f"state{part}.pt", "a test"),
+        lambda part: checkpoint(folder / f"state{part}.pt", "a test"),
         finetune_settings=EcgFinetuning(epochs=2, batch_size=6, linear_epochs=3),
     )

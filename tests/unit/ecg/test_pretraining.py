@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from metapt.hypergrad import Params
 from metapt.training.pretraining import Pretrainer
 from metapt.twostage.pretraining import PretrainRun
 
-from ..twostage.whole_runs import Stopped, equal
+from ..twostage.whole_runs import Stopped, Unsaved, equal
 from .small_ecgs import ARMS, shorten_bissl
 
 MILD = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)
@@ -54,7 +55,9 @@ def short_bissl() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def ran(setting_in: Make, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], PretrainRun]:
     """Return an arm's run of seed 0, made once."""
-    return functools.cache(lambda name: pretrain(ARMS[name], setting_in(tmp_path_factory.mktemp(name))))
+    return functools.cache(
+        lambda name: pretrain(ARMS[name], setting_in(tmp_path_factory.mktemp(name), checkpoint=Unsaved))
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in ARMS if name != "no_pt"])
@@ -214,8 +217,8 @@ def test_encoders_are_evaluated_by_cross_validation_over_patients(make: Make, mo
 
 def test_bfloat16_is_of_pt_steps_and_float32_of_hypergradients(setting_in: Make, tmp_path: Path) -> None:
     for name in ("simclr", "meta"):
-        lower = setting_in(tmp_path / f"{name}-lower", precision="bfloat16", epochs=1)
-        plain = setting_in(tmp_path / name, epochs=1)
+        usual = partial(setting_in, tmp_path, checkpoint=Unsaved, epochs=1)
+        lower, plain = usual(precision="bfloat16"), usual()
         runs = [pretrain(ARMS[name], setting).pretrained.encoder["stem.weight"] for setting in (lower, plain)]
         assert not torch.equal(*runs)
         torch.testing.assert_close(*runs, rtol=0, atol=8 * 1e-3)  # four Adam steps of 1e-3
@@ -228,7 +231,7 @@ def test_bfloat16_is_of_pt_steps_and_float32_of_hypergradients(setting_in: Make,
 
 def test_a_run_that_computes_anew_ends_alike(make: Make, ran: Callable[[str], PretrainRun]) -> None:
     arm = ARMS["meta"].model_copy(update={"recompute": True})
-    again, once = pretrain(arm, make()), ran("meta")
+    again, once = pretrain(arm, make(checkpoint=Unsaved)), ran("meta")
     torch.testing.assert_close(again.meta, once.meta)
     torch.testing.assert_close(again.pretrained.encoder, once.pretrained.encoder)
 

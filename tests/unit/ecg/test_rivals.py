@@ -32,7 +32,7 @@ from metapt.hypergrad import Identity, Params, Pretrained, Status
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 
-from ..twostage.whole_runs import equal
+from ..twostage.whole_runs import Unsaved, equal
 from .small_ecgs import ARMS, shorten_bissl
 from .test_problem import DTYPE, NETWORK, TEMPERATURE, bce, labelled, meta_of, simclr_by_hand, unlabelled
 
@@ -142,20 +142,21 @@ def test_the_anchor_at_its_start_stays_there_and_is_what_bissl_is_when_it_learns
 
     monkeypatch.setattr(Pretrainer, "step", watched)
     shorten_bissl(monkeypatch)
-    fixed = pretrain(ARMS["bissl-start"], setting_in(tmp_path / "start", meta_size=None)).pretrained
+    usual = partial(setting_in, tmp_path, checkpoint=Unsaved)
+    fixed = pretrain(ARMS["bissl-start"], usual(meta_size=None)).pretrained
     assert len(seen) == 4, "half of the PT steps"
     assert all(torch.equal(anchor, seen[0][0]) for _, anchor in seen)
-    still = pretrain(ARMS["bissl"].model_copy(update={"meta_lr": 1e-30}), setting_in(tmp_path / "still")).pretrained
+    still = pretrain(ARMS["bissl"].model_copy(update={"meta_lr": 1e-30}), usual()).pretrained
     assert equal(still.encoder, fixed.encoder)
     assert equal(still.buffers, fixed.buffers)
-    learned = pretrain(ARMS["bissl"].model_copy(update={"meta_lr": 0.1}), setting_in(tmp_path / "learned")).pretrained
+    learned = pretrain(ARMS["bissl"].model_copy(update={"meta_lr": 0.1}), usual()).pretrained
     assert not equal(learned.encoder, fixed.encoder)
 
 
 def test_both_see_ft_training_ecgs_alone_and_bissl_alternates_as_published(
     setting_in: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setting = setting_in(tmp_path)
+    setting = setting_in(tmp_path, checkpoint=Unsaved)
     train = {signal.numpy().tobytes() for signal in setting.dataset.signals(setting.finetune[0])}
     taken: list[str] = []
     seen: list[LabelledBatch] = []
@@ -171,6 +172,6 @@ def test_both_see_ft_training_ecgs_alone_and_bissl_alternates_as_published(
     pretrain(ARMS["bissl"], setting)
     warm = 2 * (len(train) // 6)
     assert taken == ["_head_step"] * warm + 2 * (["_pretrain_step"] * 2 + ["_apply", "_head_step"] * 8)
-    pretrain(ARMS["simclr-joint"], setting_in(tmp_path / "joint"))
+    pretrain(ARMS["simclr-joint"], setting)
     assert len(seen) == warm + 16 * 3 + 8
     assert {signal.numpy().tobytes() for batch in seen for signal in batch.signals} == train

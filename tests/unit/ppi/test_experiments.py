@@ -38,7 +38,7 @@ def test_the_experiments_of_the_paper_come_first() -> None:
 
 
 def test_which_arm_beats_which(tmp_path: Path) -> None:
-    claims = written("full_access", tmp_path, finetune_seeds=1).judged()
+    claims = written("full_access", tmp_path, pretrain_seeds=1, finetune_seeds=1).judged()
     assert f"meta-stable beats graph_supervised-slow, full access, {LINEAR}" not in claims.index, "other learning rates"
     paper = claims["paper"]
     assert paper[f"meta-frozen beats meta-permuted, full access, {LINEAR}"] == "beyond the paper"
@@ -138,7 +138,7 @@ def test_the_ft_head_during_pt(tmp_path: Path) -> None:
     ],
 )
 def test_the_ft_head_of_a_shorter_pt_does_not_compare(shorter: dict[str, Any], tmp_path: Path) -> None:
-    assert written("during_pretraining", tmp_path, **shorter).judged().empty
+    assert written("during_pretraining", tmp_path, pretrain_seeds=1, **shorter).judged().empty
 
 
 def test_what_the_weights_find(tmp_path: Path) -> None:
@@ -174,7 +174,8 @@ def test_learned_weights(tmp_path: Path) -> None:
 
 
 def test_the_summary_names_the_better_evaluation(tmp_path: Path) -> None:
-    runs = runs_of("summary", tmp_path, summary=FEW, half_data=FEW, held_out_tasks=FEW, finetune_seeds=1)
+    seeds = {"pretrain_seeds": 2, "finetune_seeds": 1}
+    runs = runs_of("summary", tmp_path, summary=FEW, half_data=FEW, held_out_tasks=FEW, **seeds)
     plain = runs.auroc
     runs.gap = lambda arm, setting, seed: math.nan if (arm, seed) == ("meta-stable", 1) else 0.0
     runs.auroc = lambda arm, setting, evaluation: (
@@ -190,7 +191,8 @@ def test_the_summary_names_the_better_evaluation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("settings", "best"), [({}, "full_transfer"), ({"choose": "test"}, "linear_evaluation")])
 def test_the_better_evaluation_is_chosen_on_validation(settings: dict[str, str], best: str, tmp_path: Path) -> None:
-    runs = runs_of("summary", tmp_path, finetune_seeds=1, summary=FEW | settings, half_data=None, held_out_tasks=FEW)
+    sections = {"summary": FEW | settings, "half_data": None, "held_out_tasks": FEW}
+    runs = runs_of("summary", tmp_path, pretrain_seeds=1, finetune_seeds=1, **sections)
     runs.validation = lambda arm, setting, evaluation: 2.0 if evaluation == "full_transfer" else 0.0
     numbers, markdown = runs.write().tabled()
     assert set(numbers["best"]) == {best}
@@ -228,7 +230,11 @@ def test_negative_transfer_counts_tasks_that_lose_against_training_from_scratch(
 
 def test_negative_transfer_is_measured_against_an_arm_with_the_same_ft(tmp_path: Path) -> None:
     runs = runs_of(
-        "negative_transfer", tmp_path, negative_transfer={"arms": ["meta", "no_pt", "meta-released"]}, finetune_seeds=1
+        "negative_transfer",
+        tmp_path,
+        negative_transfer={"arms": ["meta", "no_pt", "meta-released"]},
+        pretrain_seeds=2,
+        finetune_seeds=1,
     )
     scored = runs.task_auroc
     runs.task_auroc = lambda arm, evaluation, seed: (

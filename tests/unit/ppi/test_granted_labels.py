@@ -36,7 +36,7 @@ def dataset() -> PpiDataset:
 
 
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
+def pretrained() -> Pretrained:
     """Return a function (arm, setting, dataset) -> the outputs of the PT run that serves FT in this setting.
 
     Each run is made once. Runs that learn needed task weights come first.
@@ -50,7 +50,8 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
         if key not in done:
             learned = None if source is None else run(source, planned, dataset)[-1]["task_weights"]
             small: dict[str, Any] = {"learned": learned, "epochs": 1, "batch_size": 25, "online_evaluations": 0}
-            result = pretrain(arm, setting_in(tmp_path_factory.mktemp("run"), dataset, planned, **small))
+            setting_here = setting_in(Path(), dataset, planned, checkpoint=whole_runs.Unsaved, **small)
+            result = pretrain(arm, setting_here)
             done[key] = [*result.pretrained, result.meta]
         return done[key]
 

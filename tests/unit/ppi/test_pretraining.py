@@ -28,7 +28,7 @@ from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.twostage.pretraining import PretrainRun
 
-from ..twostage.whole_runs import Stopped
+from ..twostage.whole_runs import Stopped, Unsaved
 from .small_arms import ARMS_HERE, LEARNED, setting_in
 from .small_graphs import COARSE, FINE, TEST_SPECIES
 
@@ -44,7 +44,8 @@ Ran = Callable[[str], PretrainRun]
 @pytest.fixture(scope="module")
 def ran(dataset: PpiDataset, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """Return a function that runs an arm with seed 0, once per arm."""
-    return functools.cache(lambda name: pretrain(ARMS_HERE[name], setting_in(tmp_path_factory.mktemp(name), dataset)))
+    folder = tmp_path_factory.mktemp("runs")
+    return functools.cache(lambda name: pretrain(ARMS_HERE[name], setting_in(folder, dataset, checkpoint=Unsaved)))
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -283,7 +284,7 @@ def test_warm_up_is_in_epochs(make: Make) -> None:
 
 @pytest.mark.parametrize("name", ["graph_supervised", "cotrain", "meta", "meta-stable"])
 def test_every_method_trains_in_bfloat16(make: Make, ran: Ran, name: str) -> None:
-    lower, plain = pretrain(ARMS_HERE[name], make(precision="bfloat16")), ran(name)
+    lower, plain = pretrain(ARMS_HERE[name], make(precision="bfloat16", checkpoint=Unsaved)), ran(name)
     pairs = zip(lower.pretrained.vector(), plain.pretrained.vector(), strict=True)
     assert 0 < max(float((a - b).abs().max()) for a, b in pairs) < 2 * STEPS * 1e-3  # Adam's steps are at most 1e-3
     assert all(value.dtype is torch.float32 for value in lower.pretrained.vector())
@@ -291,6 +292,6 @@ def test_every_method_trains_in_bfloat16(make: Make, ran: Ran, name: str) -> Non
 
 @pytest.mark.parametrize("name", ["meta", "meta-stable"])
 def test_a_run_that_computes_anew_ends_alike(make: Make, ran: Ran, name: str) -> None:
-    again, once = pretrain(ARMS_HERE[name].model_copy(update={"recompute": True}), make()), ran(name)
+    again, once = pretrain(ARMS_HERE[name].model_copy(update={"recompute": True}), make(checkpoint=Unsaved)), ran(name)
     torch.testing.assert_close(again.meta, once.meta, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(again.pretrained.encoder, once.pretrained.encoder, rtol=1e-3, atol=1e-4)
