@@ -127,14 +127,13 @@ def _code(entry: str, package: Path) -> _Code:
         path = _path(module, package)
         if symbol in definitions or module in modules or EXCLUDED.get(_pattern(module)) != MODELS or path is None:
             continue
-        text = _content(path).decode()
-        bound, defined = _parsed(text).bound, _defined(text)
+        read, defined = _read(path), _defined(_content(path).decode())
         definition = defined.get(name)
         definitions[symbol] = definition.tree if definition else ""
         if definition:
-            used |= {(module, each) for each in definition.names if each in {*defined, *bound}}
-        elif name in bound:
-            used |= _inside([bound[name]], package)
+            used |= {(module, each) for each in definition.names if each in {*defined, *read.bound}}
+        elif name in read.bound:
+            used |= _inside([read.bound[name]], package)
     return _Code(dict(sorted(modules.items())), {key: tree for key, tree in sorted(definitions.items()) if tree})
 
 
@@ -196,16 +195,8 @@ def _parsed(text: str) -> _Module:
 
 @cache
 def _defined(text: str) -> dict[str, _Definition]:
-    """Return what the text of a module defines, by name."""
+    """Return what a module defines, by name."""
     return dict(_definitions(_simplified(text)[0]))
-
-
-def _simplified(text: str) -> tuple[ast.Module, list[ast.AST]]:
-    """Return the syntax tree of a text without what does not count, and all of its nodes before."""
-    tree = ast.parse(text)
-    nodes = list(ast.walk(tree))
-    _simplify(nodes)
-    return tree, nodes
 
 
 def _dump(node: Any) -> str:
@@ -218,15 +209,9 @@ def _dump(node: Any) -> str:
         return f"[{', '.join([_dump(each) for each in node])}]"
     if not isinstance(node, ast.AST):
         return ascii(node)
-    fields = [(name, getattr(node, name, None)) for name in _sorted(node._fields)]
+    fields = ((name, getattr(node, name, None)) for name in sorted(node._fields) if name != "kind")  # of u"text"
     filled = [f"{name}={_dump(value)}" for name, value in fields if value is not None and value != []]
     return f"{type(node).__name__}({', '.join(filled)})"
-
-
-@cache
-def _sorted(fields: tuple[str, ...]) -> list[str]:
-    """Return the names of fields in order, without the prefix of a text (`u"text"`)."""
-    return sorted({*fields} - {"kind"})
 
 
 def _imports(nodes: list[ast.AST]) -> Iterator[str]:
@@ -285,11 +270,13 @@ def _validates(method: ast.FunctionDef) -> bool:
     return method.name == "check" or any(isinstance(each, ast.Name) and "validator" in each.id for each in called)
 
 
-def _simplify(nodes: list[ast.AST]) -> None:
-    """Drop docstrings of modules, classes, functions and attributes, and descriptions of config keys.
+def _simplified(text: str) -> tuple[ast.Module, list[ast.AST]]:
+    """Return a syntax tree and its nodes, without docstrings, also of attributes, and descriptions of config keys.
 
-    Of f-strings, drop empty parts, which some versions of Python add.
+    Of f-strings, empty parts are left out, which some versions of Python add.
     """
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
     for node in nodes:
         if isinstance(node, ast.JoinedStr):
             node.values = [each for each in node.values if not (isinstance(each, ast.Constant) and each.value == "")]
@@ -300,6 +287,7 @@ def _simplify(nodes: list[ast.AST]) -> None:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             node.body = [each for each in body if not _is_text(each)]  # type: ignore[attr-defined]
+    return tree, nodes
 
 
 def _is_text(statement: ast.stmt) -> bool:
