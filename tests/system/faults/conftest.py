@@ -30,9 +30,6 @@ from metapt.sections import JobSettings, plain
 FULL = os.environ.get("METAPT_FAULTS") == "full"
 """Set METAPT_FAULTS=full for 20 moments of each kind and 10,000 files for each reader."""
 
-TABLE = os.environ.get("METAPT_FAULTS_TABLE")
-"""Set METAPT_FAULTS_TABLE=FILE for a line of JSON per fault; `tests/system/faults/table.py FILE` prints a table."""
-
 MEASURED = "PT wall time (s)", "PT time per step (s)", "PT peak memory (GB)", "FT wall time (s)"
 """Metrics that differ from run to run."""
 
@@ -40,18 +37,6 @@ MEASURED = "PT wall time (s)", "PT time per step (s)", "PT peak memory (GB)", "F
 def times(few: int, many: int = 20) -> int:
     """How often a fault is injected."""
     return many if FULL else few
-
-
-@pytest.fixture
-def note() -> Callable[..., None]:
-    """(fault, number of injections, what came of it) -> a row of the table."""
-
-    def write(fault: str, injected: int, outcome: str) -> None:
-        if TABLE is not None:
-            with open(TABLE, "a", encoding="utf-8") as file:
-                file.write(json.dumps({"fault": fault, "injected": injected, "outcome": outcome}) + "\n")
-
-    return write
 
 
 class Ended(NamedTuple):

@@ -42,16 +42,15 @@ def until_it_fits(job: Job, folder: Path, disk: Disk, right: Contents, jobs: Job
 
 
 @pytest.mark.parametrize(("name", "least"), [("preparation", 64), ("FT", 8)])
-def test_a_full_disk(name: str, least: int, jobs: Jobs, disk: Disk, note: Callable[..., None]) -> None:
+def test_a_full_disk(name: str, least: int, jobs: Jobs, disk: Disk) -> None:
     """Everything that the job writes lies on the disk: data, checkpoint, results, log and record."""
     right, _ = jobs.undisturbed(jobs[name])
     folder = disk(f"size={least}k") / "run"
     full = until_it_fits(jobs[name].job(folder), folder, disk, right, jobs, least)
     assert full
-    note(f"disk full in {name}", full, "one sentence with what is needed and what is there; with room, the same bits")
 
 
-def test_a_full_disk_in_a_download(server: Server, jobs: Jobs, disk: Disk, note: Callable[..., None]) -> None:
+def test_a_full_disk_in_a_download(server: Server, jobs: Jobs, disk: Disk) -> None:
     kind = Kind(
         "download",
         "fetching",
@@ -62,11 +61,10 @@ def test_a_full_disk_in_a_download(server: Server, jobs: Jobs, disk: Disk, note:
     folder = disk("size=64k") / "run"
     full = until_it_fits(kind.job(folder), folder, disk, right, jobs, 64)
     assert full
-    note("disk full in download", full, "one sentence; with room, all files whole")
 
 
 @pytest.mark.parametrize("name", ["preparation", "FT"])
-def test_a_read_only_folder(name: str, jobs: Jobs, disk: Disk, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_a_read_only_folder(name: str, jobs: Jobs, disk: Disk, tmp_path: Path) -> None:
     folder = disk("size=16m") / "run"
     (folder / "out").mkdir(parents=True)
     disk("size=16m,ro")
@@ -78,4 +76,3 @@ def test_a_read_only_folder(name: str, jobs: Jobs, disk: Disk, tmp_path: Path, n
     assert "can't be written" in ended.error
     disk("size=16m,rw")
     jobs.run_well(jobs[name], folder)
-    note(f"read-only results folder, {name}", 2, "one sentence that names the file; writable again, the same bits")

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,30 +21,19 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("name", ["PT", "meta-PT", "FT"])
 @pytest.mark.parametrize("fault", ["jumping_clock", "one_core"])
-def test_neither_clock_nor_cores_change_a_bit(
-    fault: str, name: str, jobs: Jobs, tmp_path: Path, note: Callable[..., None]
-) -> None:
+def test_neither_clock_nor_cores_change_a_bit(fault: str, name: str, jobs: Jobs, tmp_path: Path) -> None:
     jobs.run_well(jobs[name], tmp_path, faults=("checkpoint_always", fault))
     assert '"wall_time_s": -' not in (tmp_path / "run.json").read_text()
-    what, why = {
-        "jumping_clock": (
-            "a wall clock that jumps by years",
-            "the same bits; times come from a clock that only goes forward",
-        ),
-        "one_core": ("one core, one thread", "the same bits"),
-    }[fault]
-    note(f"{what}, {name}", 1, why)
 
 
-def test_more_threads_than_cores(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_more_threads_than_cores(jobs: Jobs, tmp_path: Path) -> None:
     ended = jobs.run(jobs["PT"].job(tmp_path, threads=4), faults=("one_core",))
     assert ended.status == 0, ended.stderr
     assert len(contents(tmp_path)) == 3
-    note("four threads on one core", 1, "slower, and ends")
 
 
 @pytest.mark.parametrize("name", ["preparation", "PT", "FT"])
-def test_two_jobs_that_write_the_same_files(name: str, jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_two_jobs_that_write_the_same_files(name: str, jobs: Jobs, tmp_path: Path) -> None:
     """As two Snakemakes in different folders would start them: each writes its files whole, and both write the same."""
     right, _ = jobs.undisturbed(jobs[name])
     job = jobs[name].job(tmp_path)
@@ -55,10 +43,9 @@ def test_two_jobs_that_write_the_same_files(name: str, jobs: Jobs, tmp_path: Pat
         assert each.status == 0 or each.error
     assert contents(tmp_path) == right
     assert not leftovers(tmp_path)
-    note(f"two {name} jobs on the same files at once", 1, "whole files, the right bits")
 
 
-def test_two_snakemakes_and_a_killed_one(tmp_path: Path, note: Callable[..., None]) -> None:
+def test_two_snakemakes_and_a_killed_one(tmp_path: Path) -> None:
     folder, data = tmp_path / "folder", Path("results/tiny/mnist/data/digits/images.pt")
 
     def run(*arguments: str, folder: Path = folder, target: str = str(data)) -> Outcome:
@@ -101,9 +88,3 @@ def test_two_snakemakes_and_a_killed_one(tmp_path: Path, note: Callable[..., Non
     done = run(folder=undisturbed)
     assert done.status == 0, done.text
     assert (folder / data).read_bytes() == (undisturbed / data).read_bytes()
-    note("two Snakemakes on one results folder", 1, "the second ends at once and says that the folder is locked")
-    note(
-        "kill -9 of Snakemake and its jobs",
-        1,
-        "after `snakemake --unlock` the rerun gives the bits of an undisturbed run",
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from .conftest import Jobs, contents
 pytestmark = pytest.mark.slow
 
 
-def test_nan_in_raw_data(raw: dict[str, Path], tmp_path: Path, note: Callable[..., None]) -> None:
+def test_nan_in_raw_data(raw: dict[str, Path], tmp_path: Path) -> None:
     head = "protein1 protein2 experiments database combined_score\n"
     links = tmp_path / "links.gz"
     links.write_bytes(gzip.compress(f"{head}11.A 11.B nan 1 500\n".encode()))
@@ -39,10 +38,9 @@ def test_nan_in_raw_data(raw: dict[str, Path], tmp_path: Path, note: Callable[..
     with pytest.raises(DataError, match="patient_id is 'nan', and a whole number is expected"):
         prepare.run(JobSettings(), raw | {"ptbxl_database.csv": altered}, outputs, Machine())
     assert not outputs["signals"].exists()
-    note("NaN in raw data (STRING, PTB-XL)", 2, "file, line and value named; nothing prepared")
 
 
-def test_missing_values_in_signals(raw: dict[str, Path], tmp_path: Path, note: Callable[..., None]) -> None:
+def test_missing_values_in_signals(raw: dict[str, Path], tmp_path: Path) -> None:
     """WFDB's mark of a missing value, the lowest of int16."""
     record = next(raw["records.json"].parent.glob("records100/*/*.dat"))
     copy = tmp_path / record.relative_to(raw["records.json"].parent)
@@ -59,10 +57,9 @@ def test_missing_values_in_signals(raw: dict[str, Path], tmp_path: Path, note: C
     outputs = {each: tmp_path / each for each in ("signals", "records")}
     with pytest.raises(DataError, match=r"has invalid values \(-32768\) in lead AVR"):
         prepare.run(JobSettings(), raw | {"records.json": tmp_path / "records.json"}, outputs, Machine())
-    note("values marked as missing in an ECG", 1, "record and lead named")
 
 
-def test_nan_in_weights(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_nan_in_weights(jobs: Jobs, tmp_path: Path) -> None:
     """FT of an encoder that is not a number: no AUROC is made up."""
     learned = load_pretrained(jobs["FT"].inputs["pretrained"], 2, "cpu")
     for value in learned.pretrained.encoder.values():
@@ -74,14 +71,11 @@ def test_nan_in_weights(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -
     assert "FT diverged: in 2 of 2 epochs outputs of the network were not finite" in ended.log
     table = metrics.read(tmp_path / "run" / "out" / "metrics.csv")
     assert table.loc[table["metric"].str.contains("AUROC"), "value"].isna().all()
-    note("NaN in a pre-trained encoder", 1, "“FT diverged” in the log, NaN in the table")
 
 
 @pytest.mark.parametrize("name", ["PT", "meta-PT"])
 @pytest.mark.parametrize("checkpoints", [("checkpoint_always",), ()], ids=["checkpoints", "no checkpoint"])
-def test_nan_in_the_loss(
-    name: str, checkpoints: tuple[str, ...], jobs: Jobs, tmp_path: Path, note: Callable[..., None]
-) -> None:
+def test_nan_in_the_loss(name: str, checkpoints: tuple[str, ...], jobs: Jobs, tmp_path: Path) -> None:
     ended = jobs.run(jobs[name].job(tmp_path), faults=(*checkpoints, "nan_loss"))
     place = {"PT": "step", "meta-PT": "PT step"}[name]
     assert f"the PT loss at {place}" in ended.error
@@ -89,24 +83,17 @@ def test_nan_in_the_loss(
     assert "lower the PT learning rate" in ended.error
     assert not contents(tmp_path)
     assert ("goes on at" in jobs.run_well(jobs[name], tmp_path).log) == bool(checkpoints)
-    if checkpoints:
-        note(
-            f"NaN in the loss of {name}",
-            2,
-            "one sentence, never in a checkpoint; without it the rerun ends in the same bits",
-        )
 
 
-def test_nan_in_a_hypergradient(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_nan_in_a_hypergradient(jobs: Jobs, tmp_path: Path) -> None:
     ended = jobs.run(jobs["meta-PT"].job(tmp_path), faults=("one_nan_hypergradient",))
     assert ended.status == 0, ended.stderr
     assert "skipped 0.167" in ended.log  # one of six
     series = metrics.read_series(tmp_path / "out" / "series.csv")
     assert np.isfinite(series["value"]).all()
-    note("NaN in one hypergradient", 1, "not applied, counted (“skipped 0.167”: one of six); the run goes on")
 
 
-def test_nan_in_every_hypergradient(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_nan_in_every_hypergradient(jobs: Jobs, tmp_path: Path) -> None:
     kind = jobs["meta-PT"]
     kind = replace(kind, config=kind.config | {"pretrain": kind.config["pretrain"] | {"epochs": 4}})
     ended = jobs.run(kind.job(tmp_path), faults=("nan_hypergradients",))
@@ -116,8 +103,3 @@ def test_nan_in_every_hypergradient(jobs: Jobs, tmp_path: Path, note: Callable[.
     assert "Look for NaN in the minibatches" in ended.error
     assert not contents(tmp_path)
     jobs.run_well(kind, tmp_path)
-    note(
-        "NaN in every hypergradient",
-        10,
-        "after ten in a row one sentence with the paper's advice; the rerun ends in the same bits",
-    )

@@ -15,8 +15,7 @@ import re
 import resource
 import signal
 import struct
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,20 +50,7 @@ if FULL:
     many = settings(many, max_examples=10_000)
 
 
-@pytest.fixture
-def tally(request: pytest.FixtureRequest, note: Callable[..., None]) -> Iterator[Counter[str]]:
-    """Counts what a reader did."""
-    counts: Counter[str] = Counter()
-    yield counts
-    name = request.node.name.removeprefix("test_").replace("_", " ")
-    note(
-        f"altered files: {name}",
-        counts.total(),
-        f"{counts['refused']} refused with a sentence, {counts['read']} read rightly",
-    )
-
-
-def read(call: Callable[[], Any], tally: Counter[str]) -> Any:
+def read(call: Callable[[], Any]) -> Any:
     """What a reader returns, or None where it refuses with an error of ours; at most `SECONDS`."""
 
     def hang(*_: object) -> None:
@@ -75,12 +61,10 @@ def read(call: Callable[[], Any], tally: Counter[str]) -> Any:
     try:
         found = call()
     except MetaptError:
-        tally["refused"] += 1
         return None
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    tally["read"] += 1
     return found
 
 
@@ -98,7 +82,7 @@ def idx(folder: Path, tensor: torch.Tensor) -> bytes:
 
 
 @pytest.mark.parametrize("shape", [(3, 28, 28), (40,)], ids=["images", "labels"])
-def test_idx(shape: tuple[int, ...], folder: Path, tally: Counter[str]) -> None:
+def test_idx(shape: tuple[int, ...], folder: Path) -> None:
     content = idx(folder, torch.arange(np.prod(shape)).remainder(251).to(torch.uint8).reshape(shape))
 
     @many
@@ -108,7 +92,7 @@ def test_idx(shape: tuple[int, ...], folder: Path, tally: Counter[str]) -> None:
         plain = inside is not None and data.draw(st.booleans())
         path = folder / ("altered" if plain else "altered.gz")
         path.write_bytes(inside if plain and inside is not None else packed)
-        found = read(lambda: read_idx(path), tally)
+        found = read(lambda: read_idx(path))
         if found is not None:
             right = content if inside is None else inside
             dimensions = right[3]
@@ -122,7 +106,7 @@ def test_idx(shape: tuple[int, ...], folder: Path, tally: Counter[str]) -> None:
 # WFDB
 
 
-def test_wfdb_record(folder: Path, tally: Counter[str]) -> None:
+def test_wfdb_record(folder: Path) -> None:
     name = "records100/00000/00001_lr"
     hea, dat = folder / f"{name}.hea", folder / f"{name}.dat"
     hea.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +121,7 @@ def test_wfdb_record(folder: Path, tally: Counter[str]) -> None:
         new_values = data.draw(mutated(values)) if which != "hea" else values
         hea.write_bytes(new_header)
         dat.write_bytes(new_values)
-        found = read(lambda: read_signals(folder, [name]), tally)
+        found = read(lambda: read_signals(folder, [name]))
         if found is not None:
             right = np.frombuffer(new_values, "<i2").reshape(1000, 12).T
             assert np.array_equal(found[0], right)
@@ -184,7 +168,7 @@ def rows(content: bytes) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("which", ["ptbxl_database.csv", "scp_statements.csv"])
-def test_csv(which: str, folder: Path, tally: Counter[str]) -> None:
+def test_csv(which: str, folder: Path) -> None:
     content = {"ptbxl_database.csv": DATABASE, "scp_statements.csv": STATEMENTS}
 
     @many
@@ -193,14 +177,14 @@ def test_csv(which: str, folder: Path, tally: Counter[str]) -> None:
         new = content | {which: altered}
         for name, each in new.items():
             (folder / name).write_bytes(each)
-        found = read(lambda: read_database(*(folder / name for name in new)), tally)
+        found = read(lambda: read_database(*(folder / name for name in new)))
         if found is not None:
             assert list(zip(*found.values(), strict=True)) == naive_database(*new.values())
 
     check()
 
 
-def test_records_json(folder: Path, tally: Counter[str]) -> None:
+def test_records_json(folder: Path) -> None:
     signals = np.random.default_rng(0).integers(-3000, 3000, (3, 12, 1000)).astype(np.int16)
     names = [f"records100/00000/0000{number}_lr" for number in (1, 2, 3)]
     raw = {name: folder / "json" / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
@@ -218,7 +202,7 @@ def test_records_json(folder: Path, tally: Counter[str]) -> None:
         raw["records.json"].write_bytes(altered)
         for path in outputs.values():
             path.unlink(missing_ok=True)
-        if read(lambda: prepare.run(JobSettings(), raw, outputs, Machine()) or True, tally):
+        if read(lambda: prepare.run(JobSettings(), raw, outputs, Machine()) or True):
             chosen = [names.index(name) for name in sorted(json.loads(altered)["records"])]
             assert np.array_equal(np.load(outputs["signals"]), signals[chosen])
             assert pd.read_csv(outputs["records"])["ecg_id"].tolist() == [index + 1 for index in chosen]
@@ -244,7 +228,7 @@ def string_links() -> bytes:
     return "\n".join([*lines, ""]).encode()
 
 
-def test_string_links(folder: Path, tally: Counter[str]) -> None:
+def test_string_links(folder: Path) -> None:
     content = string_links()
 
     @many
@@ -252,7 +236,7 @@ def test_string_links(folder: Path, tally: Counter[str]) -> None:
     def check(data: st.DataObject) -> None:
         packed, inside = data.draw(zipped(content))
         (folder / "links.gz").write_bytes(packed)
-        found = read(lambda: read_links(folder / "links.gz", TAXON, 100), tally)
+        found = read(lambda: read_links(folder / "links.gz", TAXON, 100))
         if found is not None:
             names = found.proteins
             pairs = {(names[a], names[b]): int(bits) for (a, b), bits in zip(found.edges, found.bits, strict=True)}
@@ -284,7 +268,7 @@ def naive_links(content: bytes) -> dict[tuple[str, ...], int]:
     return found
 
 
-def test_string_terms(folder: Path, tally: Counter[str]) -> None:
+def test_string_terms(folder: Path) -> None:
     lines = ["#string_protein_id\tcategory\tterm\tdescription"]
     for protein in range(8):
         lines += [
@@ -300,7 +284,7 @@ def test_string_terms(folder: Path, tally: Counter[str]) -> None:
     def check(data: st.DataObject) -> None:
         packed, inside = data.draw(zipped(content))
         (folder / "terms.gz").write_bytes(packed)
-        found = read(lambda: read_terms(folder / "terms.gz", TAXON, proteins), tally)
+        found = read(lambda: read_terms(folder / "terms.gz", TAXON, proteins))
         if found is not None:
             pairs = {(proteins[protein], found.terms.index[term]) for protein, term in found.pairs}
             text = (content if inside is None else inside).decode().removesuffix("\n")
@@ -316,7 +300,7 @@ def test_string_terms(folder: Path, tally: Counter[str]) -> None:
 # The archive
 
 
-def test_archive_pt_file(folder: Path, tally: Counter[str]) -> None:
+def test_archive_pt_file(folder: Path) -> None:
     """Nothing but the checks of its content protects this file."""
     content = archives.dump(archives.as_raw(archives.draw_graphs(12)))
     layout, size = layout_of(content)
@@ -325,14 +309,14 @@ def test_archive_pt_file(folder: Path, tally: Counter[str]) -> None:
     @given(altered=mutated(content))
     def check(altered: bytes) -> None:
         (folder / "archive.pt").write_bytes(altered)
-        found = read(lambda: read_archive(folder / "archive.pt"), tally)
+        found = read(lambda: read_archive(folder / "archive.pt"))
         if found is not None:
             same_as(found, naive_archive(altered[-size:], layout))
 
     check()
 
 
-def test_archive_zip_file(folder: Path, tally: Counter[str]) -> None:
+def test_archive_zip_file(folder: Path) -> None:
     graphs = archives.draw_graphs(12)
     content = archives.zipped(archives.dump(archives.as_raw(graphs)), folder / "whole.zip").read_bytes()
 
@@ -340,7 +324,7 @@ def test_archive_zip_file(folder: Path, tally: Counter[str]) -> None:
     @given(altered=mutated(content))
     def check(altered: bytes) -> None:
         (folder / "altered.zip").write_bytes(altered)
-        found = read(lambda: read_archive(folder / "altered.zip"), tally)
+        found = read(lambda: read_archive(folder / "altered.zip"))
         if found is not None:
             archives.assert_equal(found, read_archive(folder / "whole.zip"))
 
@@ -387,7 +371,7 @@ def same_as(found: Any, raw: dict[str, Any]) -> None:
 # Sizes are bounded before anything is read.
 
 
-def test_small_files_that_unpack_to_much(folder: Path, note: Callable[..., None]) -> None:
+def test_small_files_that_unpack_to_much(folder: Path) -> None:
     """A gigabyte of zeros in a megabyte of gzip is refused, and is never in memory as a whole."""
     bomb = folder / "bomb.gz"
     with gzip.open(bomb, "wb", 1) as file:
@@ -405,4 +389,3 @@ def test_small_files_that_unpack_to_much(folder: Path, note: Callable[..., None]
         with pytest.raises(MetaptError):
             call()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kB
-    note("a gigabyte of zeros in a small gzip file", 4, "refused, within 400 MB of memory")

@@ -66,31 +66,28 @@ def pretraining(folder: Path, found: Graphs, arm: dict[str, Any]) -> Kind:
 ARMS = {"PT": {"method": "supervised"}, "meta-PT": {"method": "meta", "pretrain_steps": 2, "batch_size": 16}}
 
 
-def test_no_graphs(tmp_path: Path, note: Callable[..., None]) -> None:
+def test_no_graphs(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there are no graphs"):
         check(graphs(0, edges=True))
     save(graphs(0, edges=True), tmp_path / "graphs.npz")
     with pytest.raises(DataError, match=r"does not hold prepared graphs \(there are no graphs\)"):
         load(tmp_path / "graphs.npz")
-    note("no graphs", 2, "one sentence")
 
 
 @pytest.mark.parametrize("name", ARMS)
-def test_one_graph(name: str, jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_one_graph(name: str, jobs: Jobs, tmp_path: Path) -> None:
     ended = jobs.run(pretraining(tmp_path, graphs(1, edges=True), ARMS[name]).job(tmp_path / "run"))
     assert "the split by species leaves a part empty: 1 graphs to learn from" in ended.error
-    note(f"one graph, {name}", 1, "one sentence: which part of the split is empty")
 
 
 @pytest.mark.parametrize("name", ARMS)
-def test_graphs_without_edges(name: str, jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_graphs_without_edges(name: str, jobs: Jobs, tmp_path: Path) -> None:
     """Nothing to pass along an edge is still something to learn from: the run ends with an encoder of numbers."""
     ended = jobs.run(pretraining(tmp_path, graphs(90, edges=False), ARMS[name]).job(tmp_path / "run"))
     assert ended.status == 0, ended.stderr
     learned = load_pretrained(tmp_path / "run" / "out" / "pretrained.pt", Network(layers=2, width=4), "cpu")
     for params in (*learned.pretrained, learned.meta):
         assert all(value.isfinite().all() for value in params.values())
-    note(f"graphs without edges, {name}", 1, "runs, and all that it learns is finite")
 
 
 def labelled(kind: Kind, folder: Path, change: Callable[[pd.DataFrame], None]) -> Kind:
@@ -102,7 +99,7 @@ def labelled(kind: Kind, folder: Path, change: Callable[[pd.DataFrame], None]) -
     return replace(kind, inputs=kind.inputs | {"records": folder / "records.csv"})
 
 
-def test_a_class_without_positives(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_a_class_without_positives(jobs: Jobs, tmp_path: Path) -> None:
     """Its AUROC is undefined: the log names it, the table has NaN for it, and the mean is over the others."""
 
     def nobody(table: pd.DataFrame) -> None:
@@ -117,33 +114,25 @@ def test_a_class_without_positives(jobs: Jobs, tmp_path: Path, note: Callable[..
     of_class = rows[[f"test AUROC {name} (%)" for name in CLASSES]]
     assert of_class["test AUROC HYP (%)"].isna().all()
     assert np.allclose(rows["mean test AUROC over 5 classes (%)"], of_class.mean(axis=1, skipna=True))
-    note(
-        "a class without positives in validation and test",
-        1,
-        "named in the log, NaN in the table, left out of the mean",
-    )
 
 
-def test_no_class_with_positives(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_no_class_with_positives(jobs: Jobs, tmp_path: Path) -> None:
     def nobody(table: pd.DataFrame) -> None:
         table[list(CLASSES)] = 0
 
     ended = jobs.run(labelled(jobs["FT"], tmp_path, nobody).job(tmp_path / "run"))
     assert "no class has both labels among the" in ended.error
-    note("no class with positives", 1, "one sentence")
 
 
-def test_no_test_records(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_no_test_records(jobs: Jobs, tmp_path: Path) -> None:
     def untested(table: pd.DataFrame) -> None:
         table.loc[table["fold"] == 10, "fold"] = 9
 
     ended = jobs.run(labelled(jobs["FT"], tmp_path, untested).job(tmp_path / "run"))
     assert "has no records of fold 10, to test on" in ended.error
-    note("an empty test fold", 1, "one sentence")
 
 
-def test_more_asked_than_there_is(jobs: Jobs, tmp_path: Path, note: Callable[..., None]) -> None:
+def test_more_asked_than_there_is(jobs: Jobs, tmp_path: Path) -> None:
     kind = replace(jobs["FT"], config=jobs["FT"].config | {"size": 100_000})
     ended = jobs.run(kind.job(tmp_path / "run"))
     assert "100000 ECGs are asked for, but folds 1-9 have" in ended.error
-    note("an FT set larger than the data", 1, "one sentence with both numbers")
