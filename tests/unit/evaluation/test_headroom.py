@@ -269,7 +269,7 @@ def test_tables_of_other_days_and_of_other_problems_are_joined(tmp_path: Path) -
     for path, (_, part) in zip(paths, table.groupby(table["pretrain_seed"] < 2), strict=True):
         part.to_csv(path, index=False)
     (joined,), (whole,) = grids(read(paths)), grids(table)
-    np.testing.assert_array_equal(joined.test, whole.test)
+    np.testing.assert_allclose(joined.test, whole.test, rtol=1e-15)  # pandas 2 reads some last digits wrongly
     assert (joined.settings, joined.seeds) == (whole.settings, whole.seeds)
     with pytest.raises(DataError, match=r"has a run twice: experiment e, .*pretrain_seed 0"):
         read([paths[1], paths[1]])
