@@ -213,6 +213,11 @@ def _check_finetune_head(module: nn.Module, others: dict[str, nn.Module]) -> Non
             )
 
 
+_NAMES = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
+_GENERATOR = next(name for name in _NAMES if hasattr(checkpoint, name))
+"""The function that `torch.utils.checkpoint` calls; the first one is of torch 2.14, where the second is unused."""
+
+
 @contextmanager
 def recomputed_with(module: nn.Module, values: Params) -> Iterator[None]:
     """Let what `torch.utils.checkpoint` recomputes of the calls inside the context run as it did then.
@@ -228,7 +233,7 @@ def recomputed_with(module: nn.Module, values: Params) -> Iterator[None]:
     Raises:
         RuntimeError: inside the context a checkpoint is made with `use_reentrant=True`.
     """
-    plain = checkpoint._checkpoint_without_reentrant_generator
+    plain = getattr(checkpoint, _GENERATOR)
     reentrant = checkpoint.CheckpointFunction
     updated = {name for name, _ in module.named_buffers()} & values.keys()
 
@@ -248,12 +253,12 @@ def recomputed_with(module: nn.Module, values: Params) -> Iterator[None]:
 
         return plain(again, *arguments, **named)
 
-    checkpoint._checkpoint_without_reentrant_generator = generator  # type: ignore[assignment]
+    setattr(checkpoint, _GENERATOR, generator)
     checkpoint.CheckpointFunction = _Reentrant  # type: ignore[assignment, misc]
     try:
         yield
     finally:
-        checkpoint._checkpoint_without_reentrant_generator = plain
+        setattr(checkpoint, _GENERATOR, plain)
         checkpoint.CheckpointFunction = reentrant  # type: ignore[misc]
 
 
