@@ -43,8 +43,7 @@ ANCHOR_STEPS, HEAD_EPOCHS, SOLVE_STEPS, DAMPING, CLIP_NORM = 8, 20, 5, 10.0, 10.
 class DampedInverse:
     """(H + damping)^-1, solved as (1 + H / damping)^-1 / damping.
 
-    A solve that meets negative curvature at once then stands for the identity in the published formula, not for
-    `damping` times it.
+    A solve that meets negative curvature at once then stands for the identity in the published formula.
     """
 
     rtol: float = 1e-3
