@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import matplotlib
 import numpy as np
@@ -55,6 +55,28 @@ _STYLE: Any = {
     "savefig.bbox": "tight", "savefig.facecolor": "white",
     "svg.hashsalt": "metapt", "svg.fonttype": "path",
 }  # fmt: skip
+
+
+class Look(NamedTuple):
+    """An arm in a figure: label, colour, marker, and matplotlib's style of the line."""
+
+    label: str
+    colour: str
+    marker: str
+    line: str
+
+
+Style = tuple[int, int, str]
+"""Index into the palette, index into the markers, and line; arms of one colour differ in the last two."""
+
+
+def looks(labels: Mapping[str, str], styles: Mapping[str, Style]) -> dict[str, Look]:
+    """Return the look of each arm, given labels by arm: in its style, else one that depends on its position."""
+    found = {}
+    for place, (arm, name) in enumerate(labels.items()):
+        shade, marker, line = styles.get(arm, (place, place, "-."))
+        found[arm] = Look(name, colour(shade), MARKERS[marker % len(MARKERS)], line)
+    return found
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Measurement, at_most
 from metapt.evaluation.experiment import Experiment, Needs
-from metapt.evaluation.looks import Look
+from metapt.evaluation.figures import Look
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate, paired_ratio
 from metapt.evaluation.tables import Tables

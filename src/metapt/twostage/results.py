@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pandas as pd
 
-from metapt.evaluation.looks import Look, Style, looks
+from metapt.evaluation.figures import Look, Style, looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.results import Results
 from metapt.evaluation.statistics import Estimate

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from metapt.evaluation import figures, svg
-from metapt.evaluation.looks import looks
+from metapt.evaluation.figures import looks
 
 STEPS = np.arange(0, 50, 5)
 NAN = float("nan")

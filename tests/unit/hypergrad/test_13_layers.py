@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from metapt.hypergrad.layers import pairs
+from metapt.hypergrad.layers import fourier, pairs
 from metapt.hypergrad.layers.batch_norm import BatchNorm, batch_norm
 from metapt.hypergrad.layers.convolution import convolution
 from metapt.hypergrad.layers.pairs import Adjoints, Pair
@@ -72,6 +72,9 @@ LAYERS = {
     "pairs, kernel 9 with bias": convolutions((1, 1), (0, 4), (2, 2, 1, 6), (3, 2, 1, 9), (3,)),
     "pairs, even kernel": convolutions((1, 2), (0, 4), (2, 2, 1, 8), (3, 2, 1, 10)),
     "pairs, stride 3": convolutions((1, 3), (0, 6), (2, 1, 1, 18), (2, 1, 1, 13)),
+    "fourier": convolutions((1, 1), (0, 5), (2, 2, 1, 40), (3, 2, 1, 11)),
+    "fourier, stride 2, one piece": convolutions((1, 2), (0, 5), (2, 2, 1, 17), (2, 2, 1, 11)),
+    "fourier, even kernel, stride 4, with bias": convolutions((1, 4), (0, 0), (2, 1, 1, 80), (2, 1, 1, 12), (2,)),
 }
 
 
@@ -109,9 +112,9 @@ def equal(ours: object, theirs: object, tolerance: float = 1e-12) -> None:
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[Adjoints | None]:
-    """Take pairs wherever they are possible; return the passes that took them."""
-    passes: list[Adjoints | None] = []
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Adjoints | str | None]:
+    """Take transforms for kernels of 11 and 12, else pairs where they are possible; return the passes that took one."""
+    passes: list[Adjoints | str | None] = []
 
     def faster(x: Tensor, w: Tensor, stride: Pair, padding: Pair, adjoints: Adjoints | None = None) -> bool:
         if pairs.possible(x, w, stride, padding):
@@ -119,14 +122,20 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Adjoints | None]:
             return True
         return False
 
+    def transformed(x: Tensor, w: Tensor, *_: Pair) -> bool:
+        if found := w.shape[3] in (11, 12):
+            passes.append("fourier")
+        return found
+
     monkeypatch.setattr(pairs, "faster", faster)
+    monkeypatch.setattr(fourier, "faster", transformed)
     return passes
 
 
 @layouts
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_is_torchs_with_its_first_and_second_derivatives(
-    name: str, layout: Callable[[Tensor], Tensor], taken: list[Adjoints | None]
+    name: str, layout: Callable[[Tensor], Tensor], taken: list[Adjoints | str | None]
 ) -> None:
     layer, results = LAYERS[name], []
     for function in (layer.ours, layer.theirs):
@@ -138,7 +147,8 @@ def test_a_layer_is_torchs_with_its_first_and_second_derivatives(
         some = torch.autograd.grad(first, wrt[1:2], vectors, retain_graph=True)
         results.append([y, *first, *whole, *some, *torch.autograd.grad(first[0], wrt[:1], vectors[0])])
     equal(*results, tolerance=1e-10)
-    assert set(taken) == ({None, Adjoints(True, False), Adjoints(False, True)} if "pairs" in name else set())
+    passes = {"pairs": {None, Adjoints(True, False), Adjoints(False, True)}, "fourier": {"fourier"}}
+    assert set(taken) == passes.get(name.split(",")[0], set())
 
 
 @pytest.mark.usefixtures("taken")
@@ -329,7 +339,7 @@ def test_the_second_derivative_of_batch_norm_never_calls_its_kernel_without_a_we
     ],
 )
 def test_other_convolutions_take_no_pairs(
-    taken: list[Adjoints | None], kernel: Pair, stride: Pair, padding: Pair, shape: tuple[int, ...]
+    taken: list[Adjoints | str | None], kernel: Pair, stride: Pair, padding: Pair, shape: tuple[int, ...]
 ) -> None:
     x, w = draw(1, *shape), draw(2, 5, 4, *kernel)
     torch.testing.assert_close(convolution(x, w, stride, padding), F.conv2d(x, w, None, stride, padding))
@@ -357,7 +367,38 @@ def test_pairs_are_taken_where_a_pass_is_narrow(
     assert not any(pairs.faster(x, w, (1, 1), (0, 7), kind) for kind in kinds)
 
 
-def test_float32_on_pairs_is_as_exact_as_torchs(taken: list[Adjoints | None]) -> None:
+def test_transforms_are_taken_for_long_kernels_of_many_channels_on_a_cpu() -> None:
+    x, w = torch.zeros(1, 64, 1, 70), torch.zeros(64, 64, 1, 15)
+    assert fourier.faster(x, w, (1, 1), (0, 7))
+    assert fourier.faster(x, w, (1, 2), (0, 7))
+    for others in (
+        (x.double(), w.double(), (1, 1), (0, 7)),
+        (x.to("meta"), w, (1, 1), (0, 7)),
+        (x[:, :63], w[:, :63], (1, 1), (0, 7)),
+        (x, w[:63], (1, 1), (0, 7)),
+        (x, w[..., :7], (1, 1), (0, 3)),
+        (x.expand(1, 64, 2, 70), w, (1, 1), (0, 7)),
+        (x, w, (1, 1), (1, 7)),
+        (x, w, (1, 3), (0, 7)),
+    ):
+        assert not fourier.faster(*others)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_float32_in_transforms_is_nearly_as_exact_as_torchs(stride: int) -> None:
+    x, w = inputs((8, 64, 1, 125), (64, 64, 1, 15), layout=channels_last)
+    results = []
+    for kind, function in ((torch.float64, F.conv2d), (torch.float32, convolution)):
+        wrt = [value.detach().to(kind).requires_grad_() for value in (x, w)]
+        y = function(*wrt, stride=(1, stride), padding=(0, 7))
+        first = torch.autograd.grad(y, wrt, draw(3, *y.shape).to(kind), create_graph=True)
+        vectors = [draw(4 + i, *value.shape).to(kind) for i, value in enumerate(wrt)]
+        results.append([y, *first, *torch.autograd.grad(first, wrt, vectors)])
+    for exact, found in zip(*results, strict=True):
+        assert (found - exact).norm() <= 2e-6 * exact.norm()
+
+
+def test_float32_on_pairs_is_as_exact_as_torchs(taken: list[Adjoints | str | None]) -> None:
     layer = convolutions((1, 1), (0, 7), (8, 8, 1, 100), (8, 8, 1, 15))
     dy = channels_last(draw(3, 8, 8, 1, 100))
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from metapt.evaluation.comparisons import decide
-from metapt.evaluation.looks import looks
+from metapt.evaluation.figures import looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.hypergrad import Pretrained
 from metapt.training.measure import Measured, goes_on

@@ -14,7 +14,7 @@ import pandas as pd
 from metapt.domains.ecg.config import Arm, EcgSettings, resolved
 from metapt.domains.ecg.jobs import sees_labels
 from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT
-from metapt.evaluation.looks import Style
+from metapt.evaluation.figures import Style
 from metapt.sections import DomainSection
 from metapt.twostage.quantities import EVALUATIONS
 from metapt.twostage.results import Cell, TwoStageResults

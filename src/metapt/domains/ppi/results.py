@@ -25,7 +25,7 @@ from metapt.domains.ppi.config import (
 from metapt.domains.ppi.quantities import AUROC, WEIGHT
 from metapt.domains.ppi.settings import FULL_ACCESS, HALF_DATA, HELD_OUT, finetune_setting
 from metapt.errors import DataError
-from metapt.evaluation.looks import Style
+from metapt.evaluation.figures import Style
 from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.files import reading
 from metapt.twostage.quantities import EVALUATIONS, VALIDATION_AUROC

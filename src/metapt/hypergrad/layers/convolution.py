@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metapt.hypergrad.layers import pairs
+from metapt.hypergrad.layers import fourier, pairs
 from metapt.hypergrad.layers.passes import once_differentiable, read, wanted
 from metapt.hypergrad.layers.precision import as_forward, remember_precision
 
@@ -138,16 +138,22 @@ class _WeightGradient(torch.autograd.Function):
 
 
 def _forward(x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], b: Tensor | None = None) -> Tensor:
+    if fourier.faster(x, w, *geometry):
+        return fourier.forward(x, w, b, *geometry)
     if pairs.faster(x, w, *geometry):
         return pairs.forward(x, w, b, *geometry)
     return torch.conv2d(x, w, b, *geometry)
 
 
 def _input_gradient(dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
+    if fourier.faster(x, w, *geometry):
+        return fourier.input_gradient(dy, x, w, *geometry)
     return _adjoint(dy, x, w, geometry, pairs.Adjoints(True, False))
 
 
 def _weight_gradient(dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
+    if fourier.faster(x, w, *geometry):
+        return fourier.weight_gradient(dy, x, w, *geometry)
     (down, along), padding = geometry
     if w.shape[1] < _ONEDNN_BLOCK and w.shape[2:] == (1, 1) and padding == (0, 0):
         # With a stride, oneDNN 3.12 writes outside of its memory (https://github.com/uxlfoundation/oneDNN/issues/6035).
