@@ -53,7 +53,6 @@ from metapt.hypergrad import Identity, Neumann, Pretrained
 from metapt.hypergrad.layers.precision import tf32
 from metapt.training.guard import HypergradientGuard
 from metapt.training.measure import Measured
-from metapt.training.products import decide
 from metapt.training.seeds import generator
 from metapt.twostage.finetuning import full_transfer, linear_evaluation
 from metapt.twostage.transfer import Transfer
@@ -111,8 +110,6 @@ def measure(table: steps.Table, name: str, arguments: argparse.Namespace) -> Non
     """Measure all rows of one shape."""
     setting = make_setting(SHAPES[name], arguments)
     check_equal(setting)
-    if setting.network.width >= 256:  # as jobs do
-        decide(arguments.device).apply()
     made = make_steps(setting)
     steps.step_rows(table, name, made, setting.initial().vector(), LIMITS.get(name, ""))
     plain, bare, messages = table.in_turn(made["plain"], made["bare, no masks"], made["messages"])

@@ -27,7 +27,6 @@ from metapt.errors import DataError
 from metapt.files import sha256
 from metapt.machine import THREAD_VARIABLES, Machine, machine_name
 from metapt.sections import JobSettings
-from metapt.training import products
 
 Run = Callable[[dict[str, Any], dict[str, Path], dict[str, Path], Machine], None]
 
@@ -335,57 +334,6 @@ def test_a_job_that_trains_gives_torch_its_threads(entry: Callable[[Run], str], 
     assert found == [(threads + 1, threads + 1)]
 
 
-@pytest.fixture
-def matmul_precision() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
-def training(folder: Path, entry: str, number: int) -> tuple[Job, Path]:
-    """Return a job that trains as those of a plan do, and its record."""
-    name = f"ecg/study{number}"
-    record = folder / "results" / name / "run.json"
-    copied = str(record.with_name("copy"))
-    return job(
-        folder, entry, stage="study", name=name, record=str(record), outputs={"copy": copied}, large_products=True
-    ), record
-
-
-@pytest.mark.usefixtures("matmul_precision")
-def test_the_first_job_that_trains_chooses_the_products_of_all(
-    entry: Callable[[Run], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-
-    def work(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-        seen.append(torch.get_float32_matmul_precision())
-        copy(config, inputs, outputs, machine)
-
-    monkeypatch.delenv(products.VARIABLE, raising=False)
-    monkeypatch.setattr(products, "look", lambda: products.Products("medium", "it is faster", {}, {}))
-    first, record = training(tmp_path, entry(work), 1)
-    assert execute(first) == 0
-    assert "float32 matrix products: medium (it is faster)" in (tmp_path / "log.txt").read_text()
-    assert json.loads(record.read_text())["products"]["setting"] == "medium"
-    assert len(list((tmp_path / "results" / ".resume").iterdir())) == 1
-    monkeypatch.setattr(products, "look", lambda: products.Products("highest", "it is faster", {}, {}))
-    assert execute(training(tmp_path, entry(work), 2)[0]) == 0
-    for number, device in enumerate(([], ["--device", "cpu"])):
-        again = tmp_path / f"again{number}"
-        assert main(["run", str(record), "--into", str(again), *device]) == 0, "a record is repeated with its products"
-        assert json.loads((again / "run.json").read_text())["products"]["setting"] == "medium"
-    assert execute(job(tmp_path, entry(work), stage="study", large_products=True)) == 0, (
-        "outside of results there is no choice to take over"
-    )
-    assert seen == ["medium"] * 4 + ["highest"]
-
-
-def test_a_job_without_large_products_chooses_none(entry: Callable[[Run], str], tmp_path: Path) -> None:
-    assert execute(job(tmp_path, entry(copy))) == 0
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["products"] is None
-
-
 def test_a_gpu_that_is_not_there_is_an_error(
     entry: Callable[[Run], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,6 +361,13 @@ def test_a_gpu_is_used_and_recorded(entry: Callable[[Run], str], tmp_path: Path)
 
 
 @pytest.fixture
+def matmul_precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let torch see a GPU that nothing computes on."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -422,9 +377,8 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("pretended_gpu", "matmul_precision")
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("recorded", [None, {"setting": "medium", "reason": "of a CPU", "errors": {}, "rates": {}}])
 def test_a_gpu_computes_strictly_in_float32_and_the_record_says_so(
-    entry: Callable[[Run], str], tmp_path: Path, fails: bool, recorded: dict[str, Any] | None
+    entry: Callable[[Run], str], tmp_path: Path, fails: bool
 ) -> None:
     torch.set_float32_matmul_precision("highest")
     backends, seen = torch.backends, []
@@ -436,7 +390,7 @@ def test_a_gpu_computes_strictly_in_float32_and_the_record_says_so(
         if fails:
             raise DataError("of the work")
 
-    assert execute(job(tmp_path, entry(work)), gpus=1, products=recorded) == fails
+    assert execute(job(tmp_path, entry(work)), gpus=1) == fails
     assert seen == [(False, False)]
     assert backends.cudnn.allow_tf32, "as torch has it by default"
     record = json.loads((tmp_path / "out" / "run.json").read_text())

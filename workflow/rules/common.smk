@@ -128,7 +128,7 @@ class Asked:
 
     def described(self, wildcards):
         job = self.job(wildcards)
-        return {name: getattr(job, name) for name in ("stage", "name", "entry", "threads", "large_products")}
+        return {name: getattr(job, name) for name in ("stage", "name", "entry", "threads")}
 
     def config(self, wildcards):
         return self.job(wildcards).config

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict
 from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
@@ -42,9 +41,7 @@ FROM_OUTSIDE = ("prepare",)
 PACKAGES = ("metapt", "torch", "torch-geometric", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib")
 
 
-def execute(
-    job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | None = None, products: Json | None = None
-) -> int:
+def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | None = None) -> int:
     """Run a job, log it to `job.log` and stderr, and write its record.
 
     Inputs must be what their producers left, according to the records beside them (see `metapt.engine.records`).
@@ -57,7 +54,6 @@ def execute(
         gpus: number of GPUs that the scheduler gave.
         require_gpu: whether a training job without a GPU is an error.
         code: the digest of the job's code from the plan; computed if None.
-        products: the library of matrix products, as a record has it; chosen if None (see `training.products`).
 
     Returns:
         Exit status: 0, or 1 after an error, which is logged as one sentence if it is a `MetaptError`.
@@ -74,7 +70,6 @@ def execute(
         device = _device(job, gpus, require_gpu)
         sums["inputs"] = _checked_inputs(job)
         outputs = _paths(job.outputs)
-        products = _products(job, device, products)
         if job.record:  # of an earlier run, which says nothing of what this one leaves if it is interrupted
             with suppress(OSError):  # writing the new one says what is wrong with the folder
                 Path(job.record).unlink()
@@ -104,7 +99,7 @@ def execute(
         raise
     try:
         if job.record:
-            records.write(Path(job.record), _record(job, state, device, wall_time, sums, code, products, tf32))
+            records.write(Path(job.record), _record(job, state, device, wall_time, sums, code, tf32))
     except MetaptError as error:
         state = f"error: {error}"
         log.error(state)
@@ -182,23 +177,6 @@ def _device(job: Job, gpus: int, require_gpu: bool) -> str:
             "metapt run --device cpu)."
         )
     return "cuda"
-
-
-def _products(job: Job, device: str, recorded: Json | None) -> Json | None:
-    """Choose the library of float32 matrix products; None for a job that multiplies no large ones.
-
-    The first job on a machine keeps its choice for the others that share its folder of results.
-    """
-    if not (job.large_products or recorded):
-        return None
-    from metapt.training.products import Products, decide
-
-    name = f"{job.name}/run.json"
-    folder = Path(job.record.removesuffix(name)) / ".resume" if job.record.endswith(name) else None
-    chosen = decide(device, folder) if recorded is None else Products(**recorded)
-    chosen.apply()
-    log.info("%s", chosen)
-    return asdict(chosen)
 
 
 def _without_tf32(device: str) -> AbstractContextManager[None]:
@@ -326,7 +304,6 @@ def _record(
     wall_time: float,
     sums: dict[str, dict[str, str]],
     code: str | None,
-    products: Json | None,
     tf32: Json | None,
 ) -> Json:
     return {
@@ -339,7 +316,6 @@ def _record(
         "outputs": job.outputs,
         "sha256": sums,
         "machine": {"device": device, "threads": job.threads, "name": _machine_name(device), "cpus": os.cpu_count()},
-        "products": products,
         "tf32": tf32,
         "versions": _versions(),
         "revision": _revision(),

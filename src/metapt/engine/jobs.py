@@ -34,7 +34,6 @@ class Job:
     log: str = ""  # path of its log
     threads: int = 1  # CPU threads
     alone: bool = False  # whether no other job may run at the same time, because its time is a result
-    large_products: bool = False  # whether large float32 matrix products take its time (see `training.products`)
     mem_mb: int = 2000  # memory in megabytes
     minutes: int = 10  # time limit
 
@@ -68,11 +67,6 @@ class Jobs(Generic[S]):
         self.config = config
         self.place = place
         self.made: dict[str, Job] = {}
-
-    @property
-    def large_products(self) -> bool:
-        """Whether large float32 matrix products take the time of training."""
-        return False
 
     @property
     def sharing(self) -> Mapping[str, str]:
@@ -152,7 +146,6 @@ class Jobs(Generic[S]):
             settings = settings.model_copy(update={"checkpoint": f"{self.place.results}/.resume/{name}.pt"})
         outputs = {"pretrained": f"{folder}/pretrained.pt"} if stage == "pretrain" else {}
         outputs |= {"metrics": f"{folder}/metrics.csv", "series": f"{folder}/series.csv"}
-        limits |= {"large_products": self.large_products}
         return self._made(stage, name, entry, folder, settings, inputs, outputs, **limits)
 
     def _made(

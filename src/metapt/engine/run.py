@@ -204,11 +204,7 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
         threads=threads or found["machine"]["threads"],
     )
     recorded = found["machine"]["device"]
-    status = execute(
-        job,
-        gpus=int((device or recorded) == "cuda"),
-        products=found.get("products") if device in (None, recorded) else None,
-    )
+    status = execute(job, gpus=int((device or recorded) == "cuda"))
     if status == 0:
         print(into)
     return status

@@ -31,11 +31,6 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
 
     config: PpiSettings
 
-    @property
-    def large_products(self) -> bool:
-        """Return whether oneDNN may be faster. On Zen 4 it is 1.2 to 1.5 times as fast at width 300, and 0.8 at 64."""
-        return self.config.network.width >= 256
-
     def prepared(self) -> Job:
         """Return the job that prepares the data of the config's source."""
         source, files = self.config.source, raw_names(self.config)
