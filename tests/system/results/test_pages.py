@@ -19,7 +19,7 @@ from metapt.evaluation import figures
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results"
-PAGES = [path for path in sorted(RESULTS.glob("*.md")) if path.name != "log.md"]
+PAGES = [path for path in sorted(RESULTS.glob("*.md")) if path.name != "changes.md"]
 INTERVAL = re.compile(r"−?[\d.]+ \[−?[\d.]+, −?[\d.]+\]")
 PINNED = f"matplotlib=={matplotlib.__version__}" in (ROOT / "constraints.txt").read_text().splitlines()
 
