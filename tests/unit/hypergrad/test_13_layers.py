@@ -380,8 +380,26 @@ def test_transforms_are_taken_for_long_kernels_of_many_channels_on_a_cpu() -> No
         (x.expand(1, 64, 2, 70), w, (1, 1), (0, 7)),
         (x, w, (1, 1), (1, 7)),
         (x, w, (1, 3), (0, 7)),
+        (x, w, (1, 32), (0, 7)),
     ):
         assert not fourier.faster(*others)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4, 16])
+@pytest.mark.parametrize("width", [9, 10, 15])
+def test_transforms_are_right_at_each_end_of_a_row(width: int, stride: int) -> None:
+    for columns in (width, 31, 32, 33, 63, 64, 65, 79, 80):
+        for padding in (0, 1, width // 2, width + 3):
+            geometry = (1, stride), (0, padding)
+            x, w = draw(1, 2, 3, 1, columns), draw(2, 4, 3, 1, width)
+            y = F.conv2d(x, w, None, *geometry)
+            dy = draw(3, *y.shape)
+            dx, dw, _ = torch.ops.aten.convolution_backward(
+                dy, x, w, None, *geometry, (1, 1), False, (0, 0), 1, (True, True, False)
+            )
+            equal(fourier.forward(x, w, None, *geometry), y, tolerance=1e-10)
+            equal(fourier.input_gradient(dy, x, w, *geometry), dx, tolerance=1e-10)
+            equal(fourier.weight_gradient(dy, x, w, *geometry), dw, tolerance=1e-10)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -49,7 +49,7 @@ def faster(x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> bool:
         and x.dtype is torch.float32
         and x.shape[2] == height == 1
         and padding[0] == _STEP % stride[1] == 0
-        and _LEAST_KERNEL <= width <= _STEP
+        and _LEAST_KERNEL <= width <= _STEP - stride[1]
         and min(inputs, outputs) >= _LEAST_CHANNELS
     )
 
