@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -414,6 +415,13 @@ def test_float32_in_transforms_is_nearly_as_exact_as_torchs(stride: int) -> None
         results.append([y, *first, *torch.autograd.grad(first, wrt, vectors)])
     for exact, found in zip(*results, strict=True):
         assert (found - exact).norm() <= 2e-6 * exact.norm()
+
+
+def test_transforms_that_are_first_taken_of_fake_tensors_are_right_of_others() -> None:
+    x, w = draw(1, 1, 64, 1, 40).float(), draw(2, 64, 64, 1, 13).float()
+    with FakeTensorMode() as fake:
+        convolution(*map(fake.from_tensor, (x, w)), (1, 1), (0, 6))
+    equal(convolution(x, w, (1, 1), (0, 6)), F.conv2d(x, w, None, (1, 1), (0, 6)), tolerance=1e-4)
 
 
 def test_float32_on_pairs_is_as_exact_as_torchs(taken: list[Adjoints | str | None]) -> None:

@@ -11,10 +11,10 @@ derivatives have the same matrices. For m = 32 and K = 15 it takes a seventh of 
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -85,22 +85,26 @@ def weight_gradient(dy: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pai
     return found.view(width, outputs, inputs).permute(1, 2, 0).unsqueeze(2)
 
 
-@cache
 def transforms(width: int, stride: int, dtype: torch.dtype) -> Transforms:
     """Return the matrices for a kernel of this width."""
+    return Transforms(*(torch.from_numpy(part).to(dtype) for part in _matrices(width, stride)))
+
+
+@cache
+def _matrices(width: int, stride: int) -> tuple[np.ndarray, ...]:
+    """Return the matrices as arrays, which a context that changes how torch makes tensors does not change."""
     n = _STEP + width - 1
-    frequencies = torch.arange(n // 2 + 1, dtype=torch.float64).view(-1, 1)
-    angles = 2 * math.pi / n * frequencies * torch.arange(n)
-    real, imaginary = angles.cos(), -angles.sin()
-    once = (2 * frequencies[:, 0]) % n == 0  # the frequencies that are real, and are not there as their conjugates, too
-    back = (2 - once.double()).view(-1, 1) / n
-    alone, (re, im) = real[once], (real[~once], imaginary[~once])
+    frequencies = np.arange(n // 2 + 1)
+    angles = 2 * np.pi / n * np.outer(frequencies, np.arange(n))
+    real, imaginary = np.cos(angles), -np.sin(angles)
+    once = 2 * frequencies % n == 0  # the frequencies that are real, and are not there as their conjugates, too
+    back = np.where(once, 1.0, 2.0)[:, None] / n
+    alone, re, im = real[once], real[~once], imaginary[~once]
     # (a + ib) (c - id) = (p - r) + i (p - q)  with  p = (a + b) c,  q = a (c + d),  r = b (c - d)
-    inputs = torch.cat([alone, re + im, re, im])
-    weights = torch.cat([alone, re, re + im, re - im])
-    outputs = torch.cat([back[once] * alone, *(back[~once] * each for each in (re + im, -im, -re))])
-    parts = outputs[:, :_STEP:stride], weights[:, :width], inputs
-    return Transforms(*(part.to(dtype).contiguous() for part in parts))
+    inputs = np.concatenate([alone, re + im, re, im])
+    weights = np.concatenate([alone, re, re + im, re - im])
+    outputs = np.concatenate([back[once] * alone, *(back[~once] * each for each in (re + im, -im, -re))])
+    return tuple(map(np.ascontiguousarray, (outputs[:, :_STEP:stride], weights[:, :width], inputs)))
 
 
 def _columns(x: Tensor, width: int, stride: Pair, padding: Pair) -> int:
