@@ -26,14 +26,6 @@ from metapt.evaluation.statistics import Estimate, holm
 HERE = Path(__file__).parent
 COMPARISONS = pd.read_csv(HERE / "comparisons.csv", keep_default_na=False)
 FT, LINEAR = "full_transfer", "linear_evaluation"
-METRICS = {
-    "error": "absolute error of learned mean (degrees)",
-    "mean": "learned mean (degrees)",
-    "deviation": "learned standard deviation (degrees)",
-    "log_ratio": "ratio of mean weight clean/noisy",
-    "accuracy": "FT test accuracy (%)",
-}
-"""Column of a table of runs -> the metric in a table of claims."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +94,7 @@ def claimed(row: Any, name: str) -> Group:
     claims = pd.read_csv(HERE / f"{file}.csv", keep_default_na=False)
     same = claims["claim"].str.contains(words, regex=False)
     same &= (claims["arm"] == row.arm) & (claims["control"] == row.control) & (claims["evaluation"] == row.evaluation)
-    same &= (claims["metric"] == METRICS.get(row.metric, row.metric)) | (row.metric == "test")
+    same &= (claims["metric"] == row.metric) | (row.metric == "test")
     (claim,) = claims[same].itertuples()
     mean, error, n = claim.mean, claim.standard_error, int(claim.n)
     mean, error = (math.log(mean), error / mean) if row.scale else (mean, error)

@@ -111,6 +111,18 @@ def size() -> str:
     return markdown(dict(zip(head, row, strict=True)) for row in rows)
 
 
+def released() -> str:
+    """Return the table on the two FTs without PT at the paper's size, paired by PT seed."""
+    text = runs("ecg/paper_size").loc[(FT, "no_pt"), "test"]
+    code = runs("ecg/paper_size-released_ft").loc[(FT, "no_pt-eval_64"), "test"]
+    named = {"the paper's text": text, "its released code": code, "released code − text": (code - text).dropna()}
+    known = paper_numbers().query("experiment == 'ecg_full_access' and setting == 'ft_size=500' and arm == 'no_pt'")
+    rows = {name: (spread(estimate_mean(found)), len(found)) for name, found in named.items()}
+    rows["the paper"] = number(known["paper_mean"].item()), 3
+    head = "FT without PT, at the paper's size"
+    return markdown({head: name, "test AUROC (%) [95 %]": found, "n": str(n)} for name, (found, n) in rows.items())
+
+
 LABELS = {"full_access": "intact", "permuted_50": "50 % permuted", "permuted_90": "90 % permuted"}
 PROBLEMS = {"mnist rotation": "MNIST", "ecg width 8": "ECGs"}
 for _net in ("3x16", "4x64"):
@@ -190,7 +202,13 @@ def signs() -> str:
     return markdown({key: row.get(key, "–") for key in keys} for row in rows)
 
 
-TABLES: dict[str, Callable[[], str]] = {"answers": answers, "size": size, "headroom": gains, "signs": signs}
+TABLES: dict[str, Callable[[], str]] = {
+    "answers": answers,
+    "size": size,
+    "released": released,
+    "headroom": gains,
+    "signs": signs,
+}
 TABLES |= {name: lambda name=name: comparisons(name) for name in COMPARISONS["table"].unique()}
 
 

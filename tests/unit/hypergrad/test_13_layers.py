@@ -375,6 +375,7 @@ def test_transforms_are_taken_for_long_kernels_of_many_channels_on_a_cpu() -> No
     for others in (
         (x.double(), w.double(), (1, 1), (0, 7)),
         (x.to("meta"), w, (1, 1), (0, 7)),
+        (x[:0], w, (1, 1), (0, 7)),
         (x[:, :63], w[:, :63], (1, 1), (0, 7)),
         (x, w[:63], (1, 1), (0, 7)),
         (x, w[..., :7], (1, 1), (0, 3)),

@@ -47,6 +47,7 @@ def faster(x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> bool:
     return (
         x.device.type == "cpu"
         and x.dtype is torch.float32
+        and len(x) > 0
         and x.shape[2] == height == 1
         and padding[0] == _STEP % stride[1] == 0
         and _LEAST_KERNEL <= width <= _STEP - stride[1]
