@@ -44,7 +44,7 @@ _REMOVE = "name another file, or remove this one, and the run begins anew."
 def fingerprint(settings: JobSettings, inputs: dict[str, Path], module: str, device: str) -> str:
     """Return what must be equal for a run to resume from a checkpoint, as JSON.
 
-    The library of float32 matrix products counts, too (see `metapt.training.products`).
+    The precision that torch is set to in float32 products counts, too.
 
     Args:
         settings: of the job; the path of its checkpoint does not count, since results may be moved.
@@ -199,8 +199,8 @@ class Checkpoint:
             raise DataError(f"{path} is no checkpoint of metapt: {_REMOVE}")
         if saved["fingerprint"] != self.fingerprint:
             log.warning(
-                "the checkpoint %s belongs to another config, data, code, version of torch, device or library of "
-                "matrix products and is passed over",
+                "the checkpoint %s belongs to another config, data, code, version of torch, device or precision "
+                "of products and is passed over",
                 path,
             )
             return None

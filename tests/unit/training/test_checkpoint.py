@@ -137,7 +137,7 @@ def test_a_run_is_bound_to_its_config_its_inputs_contents_its_code_and_its_devic
         {"inputs": {"encoder": encoder, "labels": other}},
     )
     others = {fingerprint(**(given | change)) for change in changes}
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")  # the library of matrix products
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")  # of float32 products
     assert len({*others, fingerprint(**given)}) == len(changes) + 1
 
 
