@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from metapt.hypergrad.layers import fourier, pairs
+from metapt.hypergrad.layers.pairs import Pair
 from metapt.hypergrad.layers.passes import once_differentiable, read, wanted
 from metapt.hypergrad.layers.precision import as_forward, remember_precision
 
-Pair = tuple[int, int]
 _ONEDNN_BLOCK = 16
 """Channels that oneDNN computes at once with AVX-512; 8 with AVX2."""
 

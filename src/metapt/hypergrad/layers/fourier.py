@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Pair = tuple[int, int]
+from metapt.hypergrad.layers.pairs import Pair
+
 _STEP = 32
 """Number of columns of a row by which pieces are apart."""
 _LEAST_KERNEL = 9
