@@ -26,9 +26,14 @@ from metapt.engine.jobs import Job
 from metapt.errors import DataError
 from metapt.files import sha256
 from metapt.machine import THREAD_VARIABLES, Machine, machine_name
-from metapt.sections import JobSettings
+from metapt.sections import ResumableSettings
 
-Run = Callable[[dict[str, Any], dict[str, Path], dict[str, Path], Machine], None]
+
+class Named(ResumableSettings):
+    name: str = ""
+
+
+Run = Callable[[Named, dict[str, Path], dict[str, Path], Machine], None]
 
 
 @pytest.fixture
@@ -46,15 +51,15 @@ def entry(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], str]:
     return install
 
 
-def copy(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def copy(settings: Named, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     assert set(outputs) == {"copy"}
-    logging.getLogger("metapt").info("copying for %s", config["name"])
+    logging.getLogger("metapt").info("copying for %s", settings.name)
     outputs["copy"].parent.mkdir(parents=True, exist_ok=True)
     outputs["copy"].write_text(inputs["original"].read_text() + f" on {machine.device} with {machine.threads}")
 
 
 def raising(error: BaseException) -> Run:
-    def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    def run(settings: Named, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
         raise error
 
     return run
@@ -108,7 +113,7 @@ def test_the_record_has_the_time_of_the_job_and_of_its_children(entry: Callable[
     own: list[float] = []
     wall: list[float] = []
 
-    def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    def run(settings: Named, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
         begin = time.monotonic()
         burn = "import time\nwhile time.process_time() < 0.5: pass"
         subprocess.run([sys.executable, "-c", burn], check=True)
@@ -259,8 +264,8 @@ def test_an_input_without_a_record_is_refused_but_where_users_put_files(
 
 
 def test_what_a_job_left_that_broke_off_is_no_input(entry: Callable[[Run], str], tmp_path: Path) -> None:
-    def half(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-        copy(config, inputs, outputs, machine)
+    def half(settings: Named, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+        copy(settings, inputs, outputs, machine)
         raise DataError("no more.")
 
     assert execute(job(tmp_path, entry(half))) == 1
@@ -283,7 +288,7 @@ def test_only_a_job_that_keeps_a_checkpoint_outlives_a_signal_for_a_moment(
 ) -> None:
     handlers = []
 
-    def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    def run(settings: Named, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
         handlers.append(signal.getsignal(signal.SIGTERM))
 
     before = signal.getsignal(signal.SIGTERM)
@@ -294,20 +299,19 @@ def test_only_a_job_that_keeps_a_checkpoint_outlives_a_signal_for_a_moment(
     assert handlers[1] is not before
 
 
-def test_an_entry_module_that_is_not_there_or_does_no_work_is_named(tmp_path: Path) -> None:
+def test_an_entry_module_that_is_not_there_or_does_no_work_is_named(
+    entry: Callable[[Run], str], tmp_path: Path
+) -> None:
     for name, stage, missing in (
         ("nowhere", "prepare", "No module"),
         ("files", "prepare", "'run'"),
         ("files", "summarise", "'EXP"),
+        (entry(lambda settings, inputs, outputs, machine: None), "prepare", "run(settings: "),
     ):
         assert execute(job(tmp_path, name, stage=stage)) == 1
         text = (tmp_path / "log.txt").read_text()
         assert f"error: metapt.{name} does no job of the stage '{stage}': " in text
         assert missing in text
-
-
-class Named(JobSettings):
-    name: str
 
 
 def test_a_job_gets_its_settings_as_the_class_that_it_names(entry: Callable[..., str], tmp_path: Path) -> None:
@@ -326,9 +330,12 @@ def test_a_job_gets_its_settings_as_the_class_that_it_names(entry: Callable[...,
 def test_a_job_that_trains_gives_torch_its_threads(entry: Callable[[Run], str], tmp_path: Path) -> None:
     found = []
     threads = torch.get_num_threads()
+
+    def run(settings: Named, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+        found.append((torch.get_num_threads(), machine.threads))
+
     try:
-        name = entry(lambda config, inputs, outputs, machine: found.append((torch.get_num_threads(), machine.threads)))
-        assert execute(job(tmp_path, name, stage="study", threads=threads + 1)) == 0
+        assert execute(job(tmp_path, entry(run), stage="study", threads=threads + 1)) == 0
     finally:
         torch.set_num_threads(threads)
     assert found == [(threads + 1, threads + 1)]
@@ -383,9 +390,9 @@ def test_a_gpu_computes_strictly_in_float32_and_the_record_says_so(
     torch.set_float32_matmul_precision("highest")
     backends, seen = torch.backends, []
 
-    def work(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    def work(settings: Named, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
         seen.append((backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32))
-        copy(config, inputs, outputs, machine)
+        copy(settings, inputs, outputs, machine)
         backends.cudnn.allow_tf32 = fails
         if fails:
             raise DataError("of the work")
@@ -402,9 +409,9 @@ def test_a_cpu_keeps_torchs_settings(entry: Callable[[Run], str], tmp_path: Path
     torch.set_float32_matmul_precision("medium")
     seen = []
 
-    def work(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    def work(settings: Named, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
         seen.append((torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()))
-        copy(config, inputs, outputs, machine)
+        copy(settings, inputs, outputs, machine)
 
     assert execute(job(tmp_path, entry(work))) == 0
     assert seen == [(True, "medium")]
@@ -434,7 +441,7 @@ def test_a_run_that_keeps_no_checkpoint_is_repeated_without_one(entry: Callable[
 def test_an_interrupted_run_leaves_no_record_of_the_one_before(entry: Callable[[Run], str], tmp_path: Path) -> None:
     """The record would say that the outputs are those of the earlier run."""
 
-    def broken_off(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+    def broken_off(settings: Named, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
         outputs["copy"].write_text("of another run")
         raise KeyboardInterrupt
 

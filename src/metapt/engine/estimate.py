@@ -25,8 +25,8 @@ from statistics import fmean
 from typing import Any
 
 from metapt.engine import process_memory, records
-from metapt.engine.execute import execute
-from metapt.engine.jobs import Files, Job
+from metapt.engine.execute import execute, settings_for
+from metapt.engine.jobs import Files, Job, RawData
 from metapt.engine.plan import Plan
 from metapt.errors import MachineError
 from metapt.files import readable
@@ -220,32 +220,36 @@ def estimate(plan: Plan, folder: Path, device: str, budget: float) -> dict[str, 
     chosen = {name: names[len(names) // 2] for names in kinds.values() for name in names}  # the middle one of its kind
     allowance = budget / (4 * len(kinds))  # a job has about four loops
 
-    def size(job: Job) -> dict[str, Any]:
-        """Return the size of the source that a job prepares from downloaded files; empty for other jobs."""
-        if job.stage != "prepare" or all(each.stage != "download" for each in plan.before(job)):
-            return {}
-        entry = f"{job.entry.rpartition('.')[0]}.standin"
-        return {"entry": entry, **import_module(f"metapt.{entry}").size(job.config)}
+    def standin(job: Job) -> str | None:
+        """Return the entry module of the stand-in for what a job prepares from downloaded files; None for others."""
+        downloaded = job.stage == "prepare" and any(each.stage == "download" for each in plan.before(job))
+        return f"{job.entry.rpartition('.')[0]}.standin" if downloaded else None
+
+    def raw_data(entry: str, job: Job) -> RawData:
+        module = import_module(f"metapt.{entry}")
+        raw: RawData = module.raw_data(settings_for(module.run, job))
+        return raw
 
     @cache
     def measured(name: str) -> Need:
         job, inputs, share = plan.jobs[name], dict(plan.jobs[name].inputs), 1.0
-        if source := size(job):
-            return measure(replace(job, entry=source["entry"]), {}, folder / name, "cpu", 0.0)
+        if entry := standin(job):
+            return measure(replace(job, entry=entry), {}, folder / name, "cpu", 0.0)
         for key, path in job.inputs.items():
             maker = plan.maker(path)
             if maker.stage != "prepare" or records.stale(Path(maker.record), maker.config, maker.code, maker.inputs):
                 measured(chosen[maker.name])
                 inputs[key] = f"{folder}/{chosen[maker.name]}/{Path(path).name}"
-                share = min(share, size(maker).get("share", 1.0))
+                share = min(share, raw_data(entry, maker).share) if (entry := standin(maker)) else share
         return measure(job, inputs, folder / name, device if job.trains else "cpu", allowance, share)
 
     def need(job: Job) -> Need:
         if not job.trains and job.stage not in ("simulate", "prepare"):
             return OTHER
         found = measured(chosen[job.name])
-        if source := size(job):
-            disk, took = found.disk / source["share"] + source["raw_bytes"], source["prepare_seconds"]
+        if entry := standin(job):
+            raw = raw_data(entry, job)
+            took, disk = raw.seconds, found.disk / raw.share + raw.size
             found = replace(found, seconds=took, core_seconds=took, disk=disk)
         return found
 

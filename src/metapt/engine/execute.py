@@ -142,13 +142,17 @@ def work_of(job: Job) -> Callable[[dict[str, Path], dict[str, Path], Machine], N
         import torch
 
         torch.set_num_threads(job.threads)
-    return partial(work, _settings(work, job))
+    return partial(work, settings_for(work, job))
 
 
-def _settings(work: Callable[..., None], job: Job) -> Any:
+def settings_for(work: Callable[..., None], job: Job) -> Any:
+    """Return a job's settings, of the class that the function of its work names. Raises ConfigError as `work_of`."""
     kind = inspect.get_annotations(work, eval_str=True).get("settings")
     if kind is None:
-        return job.config
+        raise ConfigError(
+            f"metapt.{job.entry} does no job of the stage {job.stage!r}: its function does not say of which class its "
+            "settings are, as in run(settings: JobSettings, inputs, outputs, machine)."
+        )
     try:
         return kind.model_validate(job.config)
     except ValidationError as error:

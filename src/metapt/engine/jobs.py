@@ -24,8 +24,8 @@ class Job:
 
     stage: str  # `download`, `simulate`, `prepare`, `pretrain`, `finetune`, `study`, `summarise`, `collect` or `page`
     name: str  # unique, in the form of a path: `ecg/pretrain/meta/n500/seed0`
-    # the module inside the package whose function `run(config, inputs, outputs, machine)` does the work, such as
-    # `domains.ecg.pretrain_run`; for the stage `summarise`, the module that holds the record `EXPERIMENT`
+    # the module inside the package whose function `run(settings, inputs, outputs, machine)` does the work, such as
+    # `domains.ecg.pretrain`; for the stage `summarise`, the module that holds the record `EXPERIMENT`
     entry: str
     config: Json = field(default_factory=dict)  # sorted dictionaries, lists and scalars
     inputs: Files = field(default_factory=dict)  # paths by name
@@ -46,6 +46,15 @@ class Job:
     def code(self) -> str | None:
         """The digest of the job's code; None for a download, whose files are known by their published sums."""
         return None if self.stage == "download" else code_digest(self.entry)
+
+
+@dataclass(frozen=True)
+class RawData:
+    """What stand-ins of prepared data stand for, see `metapt estimate`."""
+
+    size: float  # bytes of the raw files
+    seconds: float  # CPU seconds of their preparation
+    share: float = 1.0  # of the real data that the stand-in holds
 
 
 @dataclass(frozen=True)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from metapt.domains.ecg.data.prepare import KEYS
 from metapt.domains.ecg.data.sources import CLASSES, LEADS, SAMPLES, TEST_FOLD
+from metapt.engine.jobs import RawData
 from metapt.files import write_csv
 from metapt.machine import Machine
+from metapt.sections import JobSettings
 
 RECORDS = 21_799
 _BLOCK = 1000
 
 
-def size(config: dict[str, Any]) -> dict[str, float]:
-    """Return bytes of the raw files, CPU seconds of their preparation, and the share of them that is made here."""
-    return {"raw_bytes": 560e6, "prepare_seconds": 11.0, "share": 1.0}
+def raw_data(settings: JobSettings) -> RawData:
+    """Return what `run` stands for."""
+    return RawData(560e6, seconds=11.0)
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: JobSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Write the prepared files: each record of a patient of its own, a tenth of them in the test fold."""
     random = np.random.default_rng(0)
     block = random.integers(-300, 300, (_BLOCK, len(LEADS), SAMPLES), np.int16)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from metapt.domains.mnist.data import CLASSES, SIDE
 from metapt.domains.mnist.data.prepare import save
+from metapt.engine.jobs import RawData
 from metapt.machine import Machine
+from metapt.sections import JobSettings
 
 IMAGES = {"train": 60_000, "test": 10_000}
 
 
-def size(config: dict[str, Any]) -> dict[str, float]:
-    """Return bytes of the raw files, CPU seconds of their preparation, and the share of them that is made here."""
-    return {"raw_bytes": 11.6e6, "prepare_seconds": 1.5, "share": 1.0}
+def raw_data(settings: JobSettings) -> RawData:
+    """Return what `run` stands for."""
+    return RawData(11.6e6, seconds=1.5)
 
 
-def run(config: dict[str, Any], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: JobSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Write the prepared file `data`."""
     tensors = {}
     for split, count in IMAGES.items():
