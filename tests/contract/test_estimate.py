@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -25,7 +24,6 @@ from metapt.engine.jobs import Job
 from metapt.engine.plan import Plan, planned
 from metapt.errors import MachineError
 from metapt.hypergrad import SGD, Unroll
-from metapt.sections import JobSettings
 from metapt.training import progress
 from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
@@ -152,18 +150,14 @@ def test_algorithm_2_takes_iterations_before_and_after_its_warm_up(loops: Loops)
 # A job
 
 
-def toy(clock: Clock) -> Callable[..., None]:
-    """Return the work of a job: 10 epochs of 100 minibatches of 8 ms and a validation; at the end 0.1 s."""
-
-    def run(settings: JobSettings, inputs: Any, outputs: dict[str, Path], machine: Any) -> None:
-        for _ in progress.steps(0, 10, "epochs"):
-            for _ in progress.steps(0, 100):
-                clock.work(0.008)
-            clock.work(0.05)
-        clock.work(0.1)
-        outputs["pretrained"].write_text("weights")
-
-    return run
+def toy(clock: Clock, config: Any, inputs: Any, outputs: dict[str, Path], machine: Any) -> None:
+    """10 epochs of 100 minibatches of 8 ms and a validation; at the end 0.1 s."""
+    for _ in progress.steps(0, 10, "epochs"):
+        for _ in progress.steps(0, 100):
+            clock.work(0.008)
+        clock.work(0.05)
+    clock.work(0.1)
+    outputs["pretrained"].write_text("weights")
 
 
 TOY_SECONDS = 10 * (100 * 0.008 + 0.05) + 0.1
@@ -175,7 +169,7 @@ def test_a_job_takes_what_its_loops_would(
 ) -> None:
     """A part of the data stands for the whole; threads share the work."""
     entry = ModuleType("metapt.toy")
-    entry.run = toy(clock)  # type: ignore[attr-defined]
+    entry.run = partial(toy, clock)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "metapt.toy", entry)
     job = Job("pretrain", "toy", "toy", outputs={"pretrained": f"{tmp_path}/pretrained.pt"}, threads=threads)
     found = module.take(job, "cpu", 0.02, share)

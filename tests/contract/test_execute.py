@@ -299,14 +299,11 @@ def test_only_a_job_that_keeps_a_checkpoint_outlives_a_signal_for_a_moment(
     assert handlers[1] is not before
 
 
-def test_an_entry_module_that_is_not_there_or_does_no_work_is_named(
-    entry: Callable[[Run], str], tmp_path: Path
-) -> None:
+def test_an_entry_module_that_is_not_there_or_does_no_work_is_named(tmp_path: Path) -> None:
     for name, stage, missing in (
         ("nowhere", "prepare", "No module"),
         ("files", "prepare", "'run'"),
         ("files", "summarise", "'EXP"),
-        (entry(lambda settings, inputs, outputs, machine: None), "prepare", "run(settings: "),
     ):
         assert execute(job(tmp_path, name, stage=stage)) == 1
         text = (tmp_path / "log.txt").read_text()
@@ -325,17 +322,16 @@ def test_a_job_gets_its_settings_as_the_class_that_it_names(entry: Callable[...,
     assert execute(job(tmp_path, entry(run), config={"name": "me", "nmae": 1})) == 1
     assert "error: the settings of the job mine are not those of metapt.pretend: " in (tmp_path / "log.txt").read_text()
     assert len(found) == 1
+    assert execute(job(tmp_path, entry(lambda settings, *_: found.append(settings)), outputs={})) == 1  # names none
+    assert len(found) == 1
 
 
 def test_a_job_that_trains_gives_torch_its_threads(entry: Callable[[Run], str], tmp_path: Path) -> None:
     found = []
     threads = torch.get_num_threads()
-
-    def run(settings: Named, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-        found.append((torch.get_num_threads(), machine.threads))
-
     try:
-        assert execute(job(tmp_path, entry(run), stage="study", threads=threads + 1)) == 0
+        name = entry(lambda _, inputs, outputs, machine: found.append((torch.get_num_threads(), machine.threads)))
+        assert execute(job(tmp_path, name, config={}, stage="study", threads=threads + 1)) == 0
     finally:
         torch.set_num_threads(threads)
     assert found == [(threads + 1, threads + 1)]

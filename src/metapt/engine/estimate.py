@@ -220,37 +220,35 @@ def estimate(plan: Plan, folder: Path, device: str, budget: float) -> dict[str, 
     chosen = {name: names[len(names) // 2] for names in kinds.values() for name in names}  # the middle one of its kind
     allowance = budget / (4 * len(kinds))  # a job has about four loops
 
-    def standin(job: Job) -> str | None:
-        """Return the entry module of the stand-in for what a job prepares from downloaded files; None for others."""
-        downloaded = job.stage == "prepare" and any(each.stage == "download" for each in plan.before(job))
-        return f"{job.entry.rpartition('.')[0]}.standin" if downloaded else None
-
-    def raw_data(entry: str, job: Job) -> RawData:
+    def standin(job: Job) -> tuple[str, RawData] | None:
+        """Return the entry module of the stand-in for what a job prepares from downloaded files, and what that is."""
+        if job.stage != "prepare" or all(each.stage != "download" for each in plan.before(job)):
+            return None
+        entry = f"{job.entry.rpartition('.')[0]}.standin"
         module = import_module(f"metapt.{entry}")
-        raw: RawData = module.raw_data(settings_for(module.run, job))
-        return raw
+        return entry, module.raw_data(settings_for(module.run, job))
 
     @cache
     def measured(name: str) -> Need:
         job, inputs, share = plan.jobs[name], dict(plan.jobs[name].inputs), 1.0
-        if entry := standin(job):
-            return measure(replace(job, entry=entry), {}, folder / name, "cpu", 0.0)
+        if other := standin(job):
+            return measure(replace(job, entry=other[0]), {}, folder / name, "cpu", 0.0)
         for key, path in job.inputs.items():
             maker = plan.maker(path)
             if maker.stage != "prepare" or records.stale(Path(maker.record), maker.config, maker.code, maker.inputs):
                 measured(chosen[maker.name])
                 inputs[key] = f"{folder}/{chosen[maker.name]}/{Path(path).name}"
-                share = min(share, raw_data(entry, maker).share) if (entry := standin(maker)) else share
+                share = min(share, other[1].share) if (other := standin(maker)) else share
         return measure(job, inputs, folder / name, device if job.trains else "cpu", allowance, share)
 
     def need(job: Job) -> Need:
         if not job.trains and job.stage not in ("simulate", "prepare"):
             return OTHER
         found = measured(chosen[job.name])
-        if entry := standin(job):
-            raw = raw_data(entry, job)
-            took, disk = raw.seconds, found.disk / raw.share + raw.size
-            found = replace(found, seconds=took, core_seconds=took, disk=disk)
+        if other := standin(job):
+            raw = other[1]
+            disk = found.disk / raw.share + raw.size
+            found = replace(found, seconds=raw.seconds, core_seconds=raw.seconds, disk=disk)
         return found
 
     return {job.name: need(job) for job in plan.jobs.values()}

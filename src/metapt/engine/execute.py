@@ -28,6 +28,7 @@ from metapt.engine.jobs import Job, Json
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError, redacted, with_extra
 from metapt.files import sha256
 from metapt.machine import THREAD_VARIABLES, Machine, find_caches, machine_name
+from metapt.sections import JobSettings
 from metapt.training.interruption import noticed
 
 # Threads that spin while they wait slow down all other jobs of the machine. torch reads this when it is imported.
@@ -147,12 +148,7 @@ def work_of(job: Job) -> Callable[[dict[str, Path], dict[str, Path], Machine], N
 
 def settings_for(work: Callable[..., None], job: Job) -> Any:
     """Return a job's settings, of the class that the function of its work names. Raises ConfigError as `work_of`."""
-    kind = inspect.get_annotations(work, eval_str=True).get("settings")
-    if kind is None:
-        raise ConfigError(
-            f"metapt.{job.entry} does no job of the stage {job.stage!r}: its function does not say of which class its "
-            "settings are, as in run(settings: JobSettings, inputs, outputs, machine)."
-        )
+    kind = inspect.get_annotations(work, eval_str=True).get("settings", JobSettings)
     try:
         return kind.model_validate(job.config)
     except ValidationError as error:

@@ -93,10 +93,9 @@ class Results:
     def read(cls, section: type[ExperimentSection], settings: SummarySettings, inputs: Mapping[str, Path]) -> Results:
         """Read the results of an experiment's runs. Raises DataError if a file is missing or is no such table.
 
-        The inputs are
-        `{run}/metrics`, `{run}/series` and `{run}/record` of each run, whose name is its folder below the domain's
-        results, such as `pretrain/meta/n500/seed0`; other names are `files`. A PT run that arms share stands there for
-        each of them, with its name in place of that of the folder.
+        The inputs are `{run}/metrics`, `{run}/series` and `{run}/record` of each run, whose name is its folder below
+        the domain's results, such as `pretrain/meta/n500/seed0`; other names are `files`. A PT run that arms share
+        stands there for each of them, with its name in place of that of the folder.
         """
         name = f"{settings.domain}_{settings.experiment}"
         tables = {each.removesuffix("/metrics"): path for each, path in inputs.items() if each.endswith("/metrics")}

@@ -19,7 +19,7 @@ from metapt.domains.ppi.data.sections import ARCHIVE, SIMULATED, String, string_
 from metapt.domains.ppi.settings import finetune_setting, pretrain_setting
 from metapt.domains.ppi.stages import PpiFinetuneSettings, PpiPrepareSettings, PpiPretrainSettings
 from metapt.engine.jobs import Job
-from metapt.twostage.arms import pretrain_part, to_pretrain
+from metapt.twostage.arms import to_pretrain
 from metapt.twostage.jobs import TwoStageJobs, Work
 
 PREPARED = {"graphs": "graphs.npz", "tasks": "tasks.csv", "counts": "counts.csv"}
@@ -50,10 +50,6 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
     def resolved(self, arm: Arm) -> Arm:
         """Return an arm with the PT learning rate of the arm whose weights it takes."""
         return resolved(arm, self.config.arms)
-
-    def pretrain_part(self, arm: Arm) -> dict[str, Any]:
-        """Return the settings on which an arm's PT depends."""
-        return pretrain_part(arm, self.config)
 
     def pretrain_setting(self, arm: Arm, setting: str) -> str:
         """Return the setting of the PT run that serves an arm in a setting."""

@@ -105,11 +105,8 @@ class PpiResults(TwoStageResults):
     @property
     def plain(self) -> str | None:
         """Return the first arm with supervised PT and equal weights of all tasks; None if there is none."""
-
-        def plain(arm: Arm) -> bool:
-            return isinstance(arm, Supervised) and has_equal_weights(arm)
-
-        return next((arm for arm in self.arms if plain(self.config.arms[arm])), None)
+        own = ((name, self.config.arms[name]) for name in self.arms)
+        return next((name for name, arm in own if isinstance(arm, Supervised) and has_equal_weights(arm)), None)
 
     def resolved(self, arm: Arm) -> Arm:
         """Return an arm with the PT learning rate that it has."""

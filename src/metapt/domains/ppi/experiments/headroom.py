@@ -5,6 +5,7 @@ Not in the paper.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Annotated
 
 from pydantic import Field
@@ -62,15 +63,8 @@ def headroom_runs(jobs: PpiJobs, section: PpiHeadroom) -> Needs:
     arms: dict[str, Arm] = {section.reference: reference}
     for name, drawn in section.drawn().items():
         arms[name] = reference.model_copy(update={"group_weights": list(drawn.values())})
-    problems = [permuted(percent) for percent in section.permuted]
-    return Needs(
-        [
-            jobs.finetune(name, problem, seed, arm)
-            for problem in problems
-            for name, arm in arms.items()
-            for seed in section.pretrain_seeds
-        ]
-    )
+    runs = product(map(permuted, section.permuted), arms.items(), section.pretrain_seeds)
+    return Needs([jobs.finetune(name, problem, seed, arm) for problem, (name, arm), seed in runs])
 
 
 def problems(results: PpiResults) -> dict[str, str]:
