@@ -61,7 +61,7 @@ def markdown(rows: Iterable[dict[str, str]]) -> str:
 
 def comparisons(table: str) -> str:
     """Return the comparisons of a domain; where there are two evaluations, they stand side by side."""
-    heads = {FT: "FT", LINEAR: "linear"} if table in ("ecg", "ppi") else {"": "ours", "pretraining": "ours"}
+    heads = {FT: "FT", LINEAR: "linear"} if table in ("ecg", "ppi", "search") else {"": "ours", "pretraining": "ours"}
     lines: dict[str, dict[str, str]] = {}
     for index, row in COMPARISONS[COMPARISONS["table"] == table].iterrows():
         found, own = pooled(index), f"{heads[row.evaluation]} [95 %]"
