@@ -1,6 +1,6 @@
 """The method: hypergradients through pre-training (PT) and fine-tuning (FT).
 
-The package needs torch only. It depends on no domain, no file and no workflow.
+The package needs torch and NumPy only. It depends on no domain, no file and no workflow.
 """
 
 from metapt.hypergrad.bptt import ExactHypergradient, exact_hypergradient

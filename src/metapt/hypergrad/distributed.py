@@ -77,7 +77,7 @@ class Distributed:
     def __init__(self, local: MetaProblem, processes: Processes) -> None:
         self.local, self.processes = local, processes
         self._losses = Checked(local)
-        self._statistics: list[str] | None = None  # names of the buffers that PT updates
+        self._statistics: list[str] | None = None  # names of the buffers that the first PT minibatches update
         self.compared: set[str] = set()  # by `check_counts`
 
     def __getattr__(self, name: str) -> Any:
@@ -112,7 +112,8 @@ class Distributed:
         result = function(Pretrained(encoder, head, buffers), self._copies(meta), batch)
         if self._statistics is None:
             floating = [name for name, value in before.items() if value.is_floating_point()]
-            self._statistics = [name for name in floating if not torch.equal(before[name], buffers[name])]
+            updated = [name for name in floating if not torch.equal(before[name], buffers[name])]
+            self._statistics = sorted(set().union(*self.processes.gather(updated)))  # the same ones in all
         if self._statistics:
             found = [buffers[name] for name in self._statistics]
             for value, mean in zip(found, self.processes.mean(found), strict=True):

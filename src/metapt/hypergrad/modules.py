@@ -102,12 +102,8 @@ def check_module(what: str, module: Any) -> None:
         raise ValueError(f"{lazy[0]!r} of the {what} has no values yet: call the {what} once on a minibatch before")
 
 
-def copy_into(target: dict[str, Tensor], values: dict[str, Tensor], what: str) -> None:
-    """Copy tensors in place into those of the same name.
-
-    Raises:
-        ValueError: names or shapes differ.
-    """
+def check_alike(target: dict[str, Tensor], values: dict[str, Tensor], what: str) -> None:
+    """Raise ValueError if names or shapes differ."""
     different = sorted(target.keys() ^ values.keys())
     if different:
         where = "is missing in the modules" if different[0] in values else "is only in the modules"
@@ -116,4 +112,3 @@ def copy_into(target: dict[str, Tensor], values: dict[str, Tensor], what: str) -
         if target[name].shape != value.shape:
             shapes = f"{list(target[name].shape)} in the modules and {list(value.shape)} here"
             raise ValueError(f"{name!r} of the {what} has the shape {shapes}; give modules of one kind")
-        target[name].detach().copy_(value)

@@ -14,16 +14,20 @@ from metapt.hypergrad.params import Params
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return a copy of a value with `change` applied to its tensors and to NumPy's numeric arrays.
+    """Return a copy of a value with `change` applied to its tensors and to NumPy's numeric arrays that torch can hold.
 
     The value is a tensor, an array, or a mapping, list, tuple or plain object of such; what else it has is shared.
     """
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, np.ndarray):
-        return (
-            change(torch.from_numpy(value)).numpy() if value.dtype.kind in "biufc" and value.flags.writeable else value
-        )
+        if value.dtype.kind not in "biufc" or not value.flags.writeable:
+            return value
+        try:
+            tensor = torch.from_numpy(value)
+        except (TypeError, ValueError):  # of another byte order, or of negative strides
+            return value
+        return change(tensor).numpy()
     if isinstance(value, tuple | list):
         values = [mapped(each, change) for each in value]
         return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)

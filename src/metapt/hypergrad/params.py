@@ -55,24 +55,25 @@ class Pretrained(NamedTuple):
             ValueError: the modules have a part in common, a parameter has no values yet (a lazy module that was not
                 called), or a buffer of the head has, with its prefix, the name of a tensor of the encoder.
         """
-        return cls(
-            *({name: value.detach().clone() for name, value in part.items()} for part in modules.tensors(encoder, head))
-        )
+        return cls(*map(copied, modules.tensors(encoder, head)))
 
     def load_into(self, encoder: nn.Module, head: nn.Module) -> None:
         """Copy the tensors in place into modules like those that `from_modules` was given, on whatever device.
 
         Raises:
-            TypeError, ValueError: as `from_modules`; or names or shapes differ.
+            TypeError, ValueError: as `from_modules`; or names or shapes differ. Then nothing is copied.
         """
-        parts = ("parameters of the encoder", "parameters of the PT head", "buffers")
-        for target, values, what in zip(modules.tensors(encoder, head), self, parts, strict=True):
-            modules.copy_into(target, values, what)
+        targets = modules.tensors(encoder, head)
+        parts = "parameters of the encoder", "parameters of the PT head", "buffers"
+        for target, values, what in zip(targets, self, parts, strict=True):
+            modules.check_alike(target, values, what)
+        for target, values in zip(targets, self, strict=True):
+            for name, value in values.items():
+                target[name].detach().copy_(value)
 
     def leaves(self) -> Pretrained:
         """Return the same values as new leaves of the autograd graph, with a copy of the buffers."""
-        buffers = {name: buffer.detach().clone() for name, buffer in self.buffers.items()}
-        return Pretrained(leaves(self.encoder), leaves(self.head), buffers)
+        return Pretrained(leaves(self.encoder), leaves(self.head), copied(self.buffers))
 
     def to(self, device: torch.device | str) -> Pretrained:
         """Return the same values on another device."""
@@ -98,6 +99,23 @@ def leaves(params: Params) -> Params:
                 "it, or a clone() of it, outside"
             )
     return {name: value.detach().requires_grad_() for name, value in params.items()}
+
+
+def copied(params: Params) -> Params:
+    """Return copies of the values outside of any graph."""
+    return {name: value.detach().clone() for name, value in params.items()}
+
+
+def joined(encoder: Params, head: Params) -> Params:
+    """Return encoder and PT head as one dictionary, whose names begin with "encoder." and "head."."""
+    parts = {"encoder": encoder, "head": head}
+    return {f"{part}.{name}": value for part, params in parts.items() for name, value in params.items()}
+
+
+def parted(weights: Params, like: Pretrained, buffers: Params) -> Pretrained:
+    """Invert `joined`, with the names of `like`."""
+    encoder = {name: weights[f"encoder.{name}"] for name in like.encoder}
+    return Pretrained(encoder, {name: weights[f"head.{name}"] for name in like.head}, buffers)
 
 
 def detached(params: Params) -> Params:

@@ -17,7 +17,7 @@ from torch import Tensor
 from metapt.hypergrad.differences import Gap, Loss, SecondDerivatives, compare
 from metapt.hypergrad.distributed import local_of
 from metapt.hypergrad.nested import by_position, changed, cloned, in_double, listed, mapped
-from metapt.hypergrad.params import Params, Pretrained, leaves
+from metapt.hypergrad.params import Params, Pretrained, joined, leaves, parted
 from metapt.hypergrad.problem import Checked, MetaProblem, name_of
 from metapt.hypergrad.twice import suspects
 
@@ -177,20 +177,20 @@ def check_second_derivatives(
 
     def pretraining(pretrained: Pretrained, meta: Params, batch: Any) -> Compared:
         def loss(weights: Params, meta: Params) -> Tensor:
-            encoder, head = _parted(weights, pretrained)
+            encoder, head, _ = parted(weights, pretrained, {})
             return problem.pretrain_loss(Pretrained(encoder, head, cloned(pretrained.buffers)), meta, batch)
 
-        return loss, leaves(_joined(pretrained)), leaves(meta)
+        return loss, leaves(joined(*pretrained[:2])), leaves(meta)
 
     def finetuning(pretrained: Pretrained, head: Params, batch: Any) -> Compared:
         if network:
 
             def loss(weights: Params, meta: Params) -> Tensor:
-                encoder, psi = _parted(weights, trained)
+                encoder, psi, _ = parted(weights, trained, {})
                 return problem.head_loss(psi, problem.encode({**encoder, **pretrained.buffers}, batch), batch)
 
             trained = Pretrained(pretrained.encoder, head)
-            return loss, leaves(_joined(trained)), {}
+            return loss, leaves(joined(*trained[:2])), {}
         features = problem.encode({**pretrained.encoder, **pretrained.buffers}, batch).detach()
         return (
             lambda psi, meta: problem.head_loss(psi, meta["features"], batch),
@@ -256,7 +256,7 @@ def _in_some_precision(
 
         return compare(seeded, weights, meta, what)
 
-    single = all(value.dtype != torch.float64 for value in _joined(arguments[0]).values())
+    single = all(value.dtype != torch.float64 for value in arguments[0].vector())
     *rest, batch = arguments
     part = _first_examples(batch)
     for each in (part, batch) if part is not None else (batch,):
@@ -325,18 +325,6 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-def _joined(pretrained: Pretrained) -> Params:
-    encoder = {f"encoder.{name}": value for name, value in pretrained.encoder.items()}
-    return encoder | {f"head.{name}": value for name, value in pretrained.head.items()}
-
-
-def _parted(weights: Params, pretrained: Pretrained) -> tuple[Params, Params]:
-    return (
-        {name: weights[f"encoder.{name}"] for name in pretrained.encoder},
-        {name: weights[f"head.{name}"] for name in pretrained.head},
-    )
 
 
 def devices_of(pretrained: Pretrained) -> list[int]:

@@ -8,6 +8,7 @@ compares it with differences. `explain` says what to do where torch itself has n
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -94,12 +95,16 @@ def _refuse(node: Any, what: str) -> None:
     function = node._forward_cls
     if function.__name__ == "CompiledFunction":  # of AOTAutograd, on which all backends but "eager" are built
         advice = 'a function that torch.compile made; call the function itself, or compile it with backend="eager"'
-    elif function.backward.__code__ is _ONCE:
+    elif _is_once(inspect.unwrap(function.backward, stop=_is_once)):
         name = function.__qualname__
         advice = f"{name}, whose backward is once_differentiable; use operations that torch differentiates twice"
     else:
         return
     raise RuntimeError(f"{what} can't be differentiated twice, as a hypergradient needs it: it calls {advice}")
+
+
+def _is_once(function: Any) -> bool:
+    return getattr(function, "__code__", None) is _ONCE
 
 
 def _attached(name: str, what: str) -> Callable[..., None]:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained
+from metapt.hypergrad.problem import Checked
 from metapt.hypergrad.trial import is_tested
 
 
-class Autocast:
+class Autocast(Checked):
     """A problem whose losses and features are computed under `torch.autocast` in bfloat16, and returned in float32.
 
     What is float64 stays so.
@@ -32,11 +33,6 @@ class Autocast:
     def tested(self) -> bool:
         """Return whether tests have compared the second derivatives of the problem (see `is_tested`)."""
         return is_tested(self._problem)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # of an object that is being copied, which has no `_problem` yet
-            raise AttributeError(name)
-        return getattr(self._problem, name)
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
         """Return the PT loss of `problem`."""

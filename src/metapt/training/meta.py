@@ -23,7 +23,7 @@ from metapt.hypergrad import (
 from metapt.hypergrad.checks import check_arguments, check_problem
 from metapt.hypergrad.distributed import processes_of
 from metapt.hypergrad.optimizers import OptimizerState
-from metapt.hypergrad.params import Vector, all_finite, detached, leaves, like, mean, norm, scaled, vjp
+from metapt.hypergrad.params import Vector, all_finite, copied, detached, leaves, like, mean, norm, scaled, vjp
 from metapt.hypergrad.problem import Checked
 from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint, described
@@ -82,6 +82,7 @@ class MetaPretraining:
 
     Raises:
         TypeError: the problem lacks a method, or an argument does not consist of dictionaries of tensors.
+        ValueError: a tensor has a gradient hook.
         ConfigError: encoder or meta-parameters are empty, or a parameter is not of a floating type or not finite.
     """
 
@@ -109,8 +110,8 @@ class MetaPretraining:
         self._spare_gradient: Pretrained | None = None
         self._checked = False
         self.meta = trainable(meta)
-        self.averaged_meta = {name: value.detach().clone() for name, value in meta.items()}
-        self.head = {name: value.detach().clone() for name, value in head.items()}
+        self.averaged_meta = copied(meta)
+        self.head = copied(head)
         optimizer = settings.finetuning.optimizer
         self.head_state = {} if optimizer is None else optimizer.init(self.head)
         self.iteration = 0
@@ -316,7 +317,7 @@ class MetaPretraining:
             new, weight = detached(self.meta), 1 - self.settings.average_decay
             self.averaged_meta = {name: old.lerp(new[name], weight) for name, old in self.averaged_meta.items()}
         else:
-            self.averaged_meta = {name: value.detach().clone() for name, value in self.meta.items()}
+            self.averaged_meta = copied(self.meta)
 
     def _described(self) -> dict[str, str]:
         """Return to what a checkpoint is bound. A run without `remainder` may go on to more iterations."""
@@ -350,6 +351,8 @@ class MetaPretraining:
         """
         self.iteration = state["iteration"]
         self._pretrainer.load_state_dict(state["pretrainer"])
+        if self.weight_decay != 0.0:  # by position, and parameters have the saved order now
+            self.weight_decay = self._pretrainer.weight_decay()
         spare = state["spare_gradient"]
         self._spare_gradient = None if spare is None else Pretrained(*spare)
         self.loss = state["loss"]

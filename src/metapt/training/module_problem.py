@@ -13,6 +13,7 @@ from torch.utils import checkpoint
 
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.modules import HEAD, Calling, check_module, own
+from metapt.hypergrad.trial import devices_of
 from metapt.hypergrad.twice import leaves_of
 from metapt.training.seeds import Seeded, seeded
 
@@ -87,7 +88,6 @@ class ModuleProblem:
         fixed = {name: value for name, value in self._start.buffers.items() if name in in_encoder}
         self._encoder = self._start.encoder | fixed
         self._places = {name: f"encoder.{name}" if name in in_encoder else name for name in self._start.buffers}
-        self._devices = sorted({value.device.index for value in encoder.parameters() if value.device.type == "cuda"})
         self._called: set[str] = set()
         self._check_modules()
 
@@ -111,7 +111,7 @@ class ModuleProblem:
         self._pretraining.train()
         seed = batch.seed if isinstance(batch, Seeded) else None
         batch = batch.batch if isinstance(batch, Seeded) else batch
-        with nullcontext() if seed is None else seeded(seed, self._devices):
+        with nullcontext() if seed is None else seeded(seed, devices_of(pretrained)):
             return self._call("pretrain_loss", self._pretraining, values, meta, batch)
 
     def encode(self, encoder: Params, batch: Any) -> Tensor:

@@ -15,7 +15,7 @@ from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.checks import check_params, check_pretrained
 from metapt.hypergrad.distributed import processes_of
 from metapt.hypergrad.nested import cloned
-from metapt.hypergrad.params import all_finite, check_inference_mode, detached
+from metapt.hypergrad.params import all_finite, check_inference_mode, detached, joined
 from metapt.hypergrad.problem import Checked
 from metapt.hypergrad.trial import check_same, check_same_params
 from metapt.training.batches import Batches, explained
@@ -66,7 +66,7 @@ class Pretrainer:
         self.pretrained = Pretrained(trainable(pretrained.encoder), trainable(pretrained.head), buffers)
         self.loss = torch.zeros(())
         check_spec(optimizer, "optimizer")
-        self._optimizer = optimizer.stepper(_named(self.pretrained))
+        self._optimizer = optimizer.stepper(joined(*self.pretrained[:2]))
 
     @property
     def settings(self) -> dict[str, str]:
@@ -110,8 +110,8 @@ class Pretrainer:
 
     def step_along(self, gradient: Pretrained) -> None:
         """Take one PT step with a gradient that was computed at the present weights, and take over its buffers."""
-        gradients = _named(gradient)
-        for name, value in _named(self.pretrained).items():
+        gradients = joined(*gradient[:2])
+        for name, value in joined(*self.pretrained[:2]).items():
             value.grad = gradients.get(name)
         self._optimizer.step()
         for name, value in self.pretrained.buffers.items():
@@ -160,7 +160,7 @@ class Pretrainer:
         """Raise ConfigError if weights, buffers, meta-parameters or an FT head differ between processes."""
         parts = {"meta-parameters": meta, "FT head": head or {}, "buffers": self.pretrained.buffers}
         own = {f"{part}.{name}": value for part, params in parts.items() for name, value in params.items()}
-        self.processes.check_equal(_named(self.pretrained) | own)
+        self.processes.check_equal(joined(*self.pretrained[:2]) | own)
 
     def run(
         self,
@@ -294,9 +294,3 @@ def trainable(params: Params) -> Params:
     """Return copies that require a gradient."""
     check_inference_mode()
     return {name: value.detach().clone().requires_grad_() for name, value in params.items()}
-
-
-def _named(pretrained: Pretrained) -> Params:
-    return {f"encoder.{k}": v for k, v in pretrained.encoder.items()} | {
-        f"head.{k}": v for k, v in pretrained.head.items()
-    }

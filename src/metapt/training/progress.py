@@ -74,5 +74,5 @@ def _bar(label: str | None, first: int, last: int) -> AbstractContextManager[Any
 def _number(name: str, value: Tensor | Sequence[Tensor]) -> str:
     tensors = [value] if isinstance(value, Tensor) else value
     if sum(each.numel() for each in tensors) == 1:
-        return f", {name} {float(tensors[0].detach()):.4g}"
+        return f", {name} {float(next(each for each in tensors if each.numel()).detach()):.4g}"
     return f", |{name}| {math.hypot(*(float(each.detach().norm()) for each in tensors)):.4g}"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.optimizers import DifferentiableOptimizer, OptimizerState
-from metapt.hypergrad.params import add, detached, leaves, like, vjp, vjp_graph
+from metapt.hypergrad.params import add, copied, detached, joined, leaves, like, parted, vjp, vjp_graph
 from metapt.training.batches import Batches
 from metapt.training.progress import steps
 
@@ -129,7 +129,7 @@ class Replay:
 
     def _step(self, point: State, batch: Any) -> State:
         """Return the state after a training step."""
-        weights, buffers = leaves(point.weights), _copied(point.buffers)
+        weights, buffers = leaves(point.weights), copied(point.buffers)
         with torch.enable_grad():
             loss = self._loss(weights, buffers, self._hyperparameters, batch)
         gradients = like(weights, vjp([loss], list(weights.values())))
@@ -158,7 +158,7 @@ class Replay:
         """
         before, phi = leaves(point.weights), leaves(self._hyperparameters)
         moments = leaves(_moments(point.optimizer))
-        loss = self._loss(before, _copied(point.buffers), phi, batch)
+        loss = self._loss(before, copied(point.buffers), phi, batch)
         gradients = like(before, vjp_graph(loss, list(before.values()), "the loss"))
         after, new = self._optimizer.step(before, gradients, point.optimizer | moments)
         found = vjp(
@@ -168,10 +168,6 @@ class Replay:
         )
         ends = len(before), len(before) + len(moments)
         return like(before, found[: ends[0]]), like(moments, found[ends[0] : ends[1]]), like(phi, found[ends[1] :])
-
-
-def _copied(buffers: Params) -> Params:
-    return {name: value.detach().clone() for name, value in buffers.items()}
 
 
 def _moments(state: OptimizerState) -> OptimizerState:
@@ -189,15 +185,3 @@ def pretraining(
 
     weights = joined(pretrained.encoder, pretrained.head)
     return Replay(loss, weights, pretrained.buffers, optimizer, batches, batches.pretrain)
-
-
-def joined(encoder: Params, head: Params) -> Params:
-    """Return encoder and head as one dictionary, with prefixes."""
-    parts = {"encoder": encoder, "head": head}
-    return {f"{part}/{name}": value for part, params in parts.items() for name, value in params.items()}
-
-
-def parted(weights: Params, like: Pretrained, buffers: Params) -> Pretrained:
-    """Invert `joined`, with the names of `like`."""
-    encoder = {name: weights[f"encoder/{name}"] for name in like.encoder}
-    return Pretrained(encoder, {name: weights[f"head/{name}"] for name in like.head}, buffers)

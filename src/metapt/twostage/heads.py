@@ -85,7 +85,7 @@ def linear_heads(
     classes = train.labels.shape[1]
     rates = torch.tensor(lrs).repeat_interleave(classes).unsqueeze(1).to(weights)
     adam = _Adam(weights, rates)
-    inputs, unseen = _with_one(train.features), _with_one(validation.features)
+    inputs, unseen = (F.pad(each.features, (0, 1), value=1.0) for each in (train, validation))  # a column of ones
     defined = defined_classes(validation.labels)
 
     curves: list[Tensor] = []
@@ -132,11 +132,6 @@ class _Adam:
         self._values.addcdiv_(self._first * self._lrs, root, value=-1 / (1 - 0.9**self._count))
 
 
-def _with_one(features: Tensor) -> Tensor:
-    """Return features with a column of ones."""
-    return torch.cat([features, features.new_ones(len(features), 1)], 1)
-
-
 def minibatches(
     size: int, batch_size: int, generators: list[torch.Generator], device: torch.device | str = "cpu"
 ) -> Iterator[Tensor]:
@@ -152,11 +147,6 @@ def minibatches(
 def in_chunks(function: Callable[[Tensor], Tensor], items: Tensor, size: int) -> Tensor:
     """Return `function` of items [n, ...], computed for `size` items at a time; it returns a row for each item."""
     return torch.cat([function(chunk) for chunk in torch.split(items, size)])
-
-
-def copied(params: Params) -> Params:
-    """Return copies outside of any graph."""
-    return {name: value.detach().clone() for name, value in params.items()}
 
 
 def highest(values: Sequence[float]) -> int:

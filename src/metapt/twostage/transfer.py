@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from metapt.evaluation.auroc import defined_classes, mean_auroc
 from metapt.hypergrad import Params, Pretrained
-from metapt.hypergrad.params import leaves
+from metapt.hypergrad.params import copied, leaves
 from metapt.training.optimizers import without_compiler
 from metapt.training.progress import steps
-from metapt.twostage.heads import Examples, Score, copied, highest, score
+from metapt.twostage.heads import Examples, Score, highest, score
 
 
 class Transfer:

@@ -85,6 +85,16 @@ def test_partial_access(tmp_path: Path) -> None:
     assert partial_access(tmp_path, partial_access=few).write().judged().empty, "without the paper's sizes"
 
 
+def test_the_papers_claims_are_the_papers_arms_and_stand_once(tmp_path: Path) -> None:
+    sizes = {"arms": ["meta", "meta-k5"], "finetune_sizes": [500], "meta_sizes": [50]}
+    learners = partial_access(tmp_path, partial_access=sizes, finetune_seeds=1).write().results()
+    assert learners.pairs() == [("meta", "simclr", True), ("meta-k5", "simclr", False)]
+    named = ARMS["meta"].model_copy(update={"controls": {"meta-k0": ["unroll_steps"]}})
+    steps = {"arms": ["meta-k0", "meta"], "finetune_sizes": [500]}
+    results = unroll_steps(tmp_path / "k", arms=ARMS | {"meta": named}, unroll_steps=steps, finetune_seeds=1).write()
+    assert results.results().pairs() == [("meta", "meta-k0", True)]
+
+
 def test_augmentations(tmp_path: Path) -> None:
     runs = augmentations(tmp_path)
     outputs, results = runs.summarise(), runs.results()

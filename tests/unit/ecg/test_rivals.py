@@ -28,6 +28,7 @@ from metapt.domains.ecg.policy import Policy
 from metapt.domains.ecg.problem import JointBatch, JointProblem, LabelledBatch, SimclrProblem, SupervisedProblem
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.domains.ecg.setting import Setting
+from metapt.errors import ConfigError
 from metapt.hypergrad import Identity, Params, Pretrained, Status
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
@@ -151,6 +152,14 @@ def test_the_anchor_at_its_start_stays_there_and_is_what_bissl_is_when_it_learns
     assert equal(still.buffers, fixed.buffers)
     learned = pretrain(ARMS["bissl"].model_copy(update={"meta_lr": 0.1}), usual()).pretrained
     assert not equal(learned.encoder, fixed.encoder)
+
+
+def test_too_short_a_run_of_bissl_is_refused_before_pt(
+    setting_in: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pretrainer, "run", lambda *_: pytest.fail("PT has begun"))
+    with pytest.raises(ConfigError, match="pretrain_steps is 20, which is more than the 4 steps"):
+        pretrain(ARMS["bissl"].model_copy(update={"pretrain_steps": 20}), setting_in(tmp_path, checkpoint=Unsaved))
 
 
 def test_both_see_ft_training_ecgs_alone_and_bissl_alternates_as_published(

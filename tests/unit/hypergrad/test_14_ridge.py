@@ -175,6 +175,13 @@ def test_a_label_that_is_not_finite_is_not_left_out_as_a_task_with_one_label_is(
     assert not result.validation_loss.isfinite()
 
 
+def test_a_system_that_rounding_has_made_indefinite_is_no_result() -> None:
+    """More features than examples, in float32, with a penalty below the rounding."""
+    x, y = draw(1, 4, 64).float(), draw(2, 4, 2).float()
+    weights = RidgeHead(1e-12)._predictions(1 + 1e-3 * x.repeat(1, 4), y, x.repeat(1, 4), y)[0][0]
+    assert not weights.isfinite().any()
+
+
 CONSTANT = VALIDATION._replace(targets=torch.zeros_like(VALIDATION.targets))
 
 

@@ -98,6 +98,12 @@ class Once(torch.autograd.Function):
         return 2 * context.saved_tensors[0] * cotangents[0]
 
 
+class Wrapped(Once):
+    """The same below another decorator."""
+
+    backward = staticmethod(torch.amp.custom_bwd(Once.backward, device_type="cuda"))
+
+
 class Detached(Once):
     """x^2, whose derivative has no graph."""
 
@@ -109,6 +115,7 @@ class Detached(Once):
 CUT = [
     pytest.param(lambda: compiled(torch.square), 'torch.compile made; .* backend="eager"', id="compiled"),
     pytest.param(lambda: Once.apply, "Once, whose backward is once_differentiable; use", id="once differentiable"),
+    pytest.param(lambda: Wrapped.apply, "Wrapped, whose backward is once_differentiable", id="below a decorator"),
     pytest.param(lambda: Detached.apply, "backward of Detached, .* write it with torch's operations", id="detached"),
 ]
 PLACES: list[Any] = [

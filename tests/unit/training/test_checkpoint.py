@@ -253,6 +253,14 @@ def test_moments_follow_names(name: str, again: dict[str, str], tmp_path: Path) 
     return resumed(tmp_path / "run", settings, **again)
 
 
+@right(ORDER)
+def test_weight_decay_follows_names(tmp_path: Path) -> tuple[Any, Any]:
+    """The Hessian of hypergradients has the decay of each parameter, too."""
+    some = {"encoder.u.*": {"weight_decay": 0.0}}
+    optimizer = OptimizerSpec("SGD", {"lr": 0.05, "weight_decay": 2.0}, some)
+    return resumed(tmp_path / "run", replace(SETTINGS, pretrain_optimizer=optimizer), order="vu")
+
+
 def figures(loop: MetaPretraining, path: Path | None = None) -> list[float]:
     """Run a loop and return the figures of its diagnosis."""
     return [*loop.run(checkpoint=checkpoint(path), recorder=Recorder(dict)).figures.values()]

@@ -19,13 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 import metapt
 from metapt import Checkpoint, MetaPretraining, MetaSettings, OptimizerSpec, Pretrainer, hypergrad
 from metapt.errors import ConfigError
-from metapt.hypergrad import SGD, Adam, FittedHead, Neumann, Params, Unroll
+from metapt.hypergrad import SGD, Adam, FittedHead, Neumann, Params, Pretrained, Unroll
 from metapt.training.interruption import Interrupted, noticed
 
 from ..hypergrad.problems import WithoutRidge
 from . import toys
 from .kinds import refused, right, warned
-from .problems import Batch, Classifier, Normed, OwnStreams, Regressed, classification, same
+from .problems import DTYPE, Batch, Classifier, Normed, OwnStreams, Regressed, classification, same
 
 Made = Callable[[str, int, torch.Generator], Batch]
 SGD_STEPS = OptimizerSpec("SGD", {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01})
@@ -152,6 +152,23 @@ def statistics(path: Path) -> tuple[Tensor, Tensor]:
     return shared.buffers["1.running_mean"], alone.buffers["1.running_mean"]
 
 
+class Branched(Classifier):
+    """Each process updates statistics of its own in its first PT minibatch."""
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
+        loss = super().pretrain_loss(pretrained, meta, batch)
+        pretrained.buffers["01"[dist.get_rank()]] += 1
+        return loss
+
+
+def branches(path: Path) -> list[float]:
+    toy = Branched()
+    start = toy.pretrained.leaves()
+    start.buffers.update({name: torch.zeros(1, dtype=DTYPE) for name in "01"})
+    metapt.distributed(toy).pretrain_loss(start, toy.meta, of_seed(0))
+    return [float(start.buffers[name]) for name in "01"]
+
+
 @refused("initial values that differ between processes", "'encoder.bias' differs", "processes 0 and 1")
 def unequal(path: Path) -> None:
     toy = Classifier()
@@ -193,7 +210,7 @@ def work(rank: int, path: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{path / 'place'}", timedelta(minutes=1), rank=rank, world_size=2)
     found: dict[str, Any] = {name: function() for name, function in EQUAL.items()}
-    for function in (interrupted, statistics, unequal, uneven, ridge, wrapped, unshared):
+    for function in (interrupted, statistics, branches, unequal, uneven, ridge, wrapped, unshared):
         found[function.__name__] = function(path)
     torch.save(found, path / f"found {rank}")
     dist.destroy_process_group()
@@ -234,6 +251,10 @@ def test_running_statistics_are_means_over_processes(both: Any) -> None:
     assert not torch.equal(own, other)
     assert torch.equal(first, second)
     assert torch.equal(first, (own + other) / 2)
+
+
+def test_statistics_that_one_process_updates_are_means_too(both: Any) -> None:
+    assert both[0]["branches"] == both[1]["branches"] == [0.5, 0.5]
 
 
 def test_one_process_alone_has_its_problem_as_it_is() -> None:

@@ -20,6 +20,7 @@ import metapt
 from metapt import Autocast, LoaderBatches, MetaPretraining, MetaSettings, OptimizerSpec, Pretrainer
 from metapt.hypergrad import SGD, FittedHead, Identity, Params, Pretrained, Unroll
 from metapt.hypergrad.checks import check_problem
+from metapt.hypergrad.nested import cloned
 from metapt.training.module_problem import encode_first
 from metapt.training.seeds import Seeded
 
@@ -393,6 +394,10 @@ def test_other_modules_are_not_loaded_into_and_a_mapping_needs_a_function_that_e
         start.load_into(encoder, head[:1])
     with pytest.raises(ValueError, match=r"the shape \[6, 3\] in the modules and \[3, 3\] here"):
         start.load_into(nn.Sequential(linear(10, 3, 6), *encoder[1:]), head)
+    before = copy.deepcopy(encoder.state_dict())
+    with pytest.raises(ValueError, match="of the PT head has the shape"):
+        Pretrained.from_modules(toys.body(7), head).load_into(encoder, nn.Sequential(linear(20, 3, 9), head[1]))
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items()), "as it was"
     with pytest.raises(TypeError, match="the FT minibatch is a mapping with the keys 'x', 'y'"):
         problem(encode=encode_first).encode(start.encoder, {"x": X, "y": Y})
 
@@ -453,6 +458,11 @@ BATCHES: dict[str, Callable[[], tuple[Any, Callable[[Any], None]]]] = {
     "array": lambda: ((X.clone(), Y.clone(), X.numpy().copy()), centre_array),
     "data": lambda: ([X.clone(), Y.clone()], centre_data),
 }
+
+
+def test_an_array_that_torch_cannot_hold_is_in_the_copy_as_it_is() -> None:
+    odd = X.numpy()[::-1], X.numpy().astype(">f8")
+    assert all(each is array for each, array in zip(cloned(odd), odd, strict=True))
 
 
 def tensors(batch: Any) -> list[Any]:

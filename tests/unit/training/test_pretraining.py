@@ -12,6 +12,7 @@ from torch import Tensor
 
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import SGD, Adam, Params, Pretrained, Unroll, exact_hypergradient
+from metapt.hypergrad.params import joined, parted
 from metapt.training import replay
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
@@ -120,14 +121,14 @@ STEPS = 11
 def ended(problem: Any, optimizer: Any, steps: int = STEPS) -> tuple[replay.Replay, Pretrained]:
     run = replay.pretraining(problem, Streams(classification), problem.pretrained, optimizer)
     weights = run.run(problem.meta, steps)
-    return run, replay.parted(weights, problem.pretrained, run.buffers)
+    return run, parted(weights, problem.pretrained, run.buffers)
 
 
 def encoder_gradient(problem: Any, pretrained: Pretrained) -> Params:
     """The derivative of the loss on a validation minibatch w.r.t. the encoder, with the initial FT head."""
     validation = Streams(classification).validation()
     tuned = Unroll(0)(problem, pretrained.encoder, pretrained.buffers, problem.head, None, [], validation)
-    return replay.joined(tuned.encoder_gradient, {})
+    return joined(tuned.encoder_gradient, {})
 
 
 @pytest.mark.parametrize("problem", [Classifier(), Normed()], ids=["plain", "BatchNorm"])
@@ -145,7 +146,7 @@ def test_it_is_the_exact_hypergradient_through_the_last_steps(problem: Any, opti
     ((_, found, _),) = run.derivatives(encoder_gradient(problem, pretrained), [horizon])
     streams = Streams(classification)
     first = replay.pretraining(problem, streams, problem.pretrained, optimizer)
-    before = replay.parted(first.run(problem.meta, STEPS - horizon), problem.pretrained, first.buffers)
+    before = parted(first.run(problem.meta, STEPS - horizon), problem.pretrained, first.buffers)
     rest = exact_hypergradient(
         problem,
         before,
@@ -175,7 +176,7 @@ def test_the_derivative_with_respect_to_the_first_weights_is_a_finite_difference
 
     step = 1e-5
     slope = (projected(step) - projected(-step)) / (2 * step)
-    assert float(first["encoder/bias"].sum()) == pytest.approx(slope, rel=1e-6)
+    assert float(first["encoder.bias"].sum()) == pytest.approx(slope, rel=1e-6)
 
 
 def test_the_run_is_that_of_torchs_optimiser() -> None:
@@ -192,7 +193,7 @@ def test_minibatches_and_weights_are_at_the_end_of_the_run_after_derivatives() -
     problem, streams = Classifier(), Streams(classification)
     run = replay.pretraining(problem, streams, problem.pretrained, SGD(lr=0.3))
     weights = {name: value.clone() for name, value in run.run(problem.meta, STEPS).items()}
-    list(run.derivatives({"encoder/bias": torch.ones(5, dtype=torch.float64)}, [3]))
+    list(run.derivatives({"encoder.bias": torch.ones(5, dtype=torch.float64)}, [3]))
     assert streams.counts["pretrain"] == STEPS
     for name, value in weights.items():
         assert torch.equal(run.weights[name], value)

@@ -327,9 +327,11 @@ def _bissl(setting: Setting, arm: config.BiSsl) -> PretrainRun:
     labelled = dict.fromkeys(("train", "validation"), (setting.finetune[0], arm.batch_size)) if learned else {}
     batches, checkpoints = setting.batches(labelled), [setting.checkpoint(part) for part in ("", "-plain")]
     first = Pretrainer(setting.problem(policy), batches, setting.initial(), setting.optimizer)
+    near, left = AnchoredProblem(setting.problem(policy), warp, arm.anchor_weight), setting.steps - plain
+    if learned:
+        bissl_settings(arm, left, setting.optimizer)  # refuses too short a run before it begins
     with Measured(setting.dataset.device) as measured:
         taken = first.run(warp, plain, "PT before the anchor", checkpoints[1])
-        near, left = AnchoredProblem(setting.problem(policy), warp, arm.anchor_weight), setting.steps - plain
         if learned:
             exact = dataclasses.replace(near, simclr=setting.meta_problem(policy, recompute=False))
             settings = bissl_settings(arm, left, setting.optimizer)

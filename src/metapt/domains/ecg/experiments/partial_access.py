@@ -6,10 +6,10 @@ Error bands are standard errors of the PT seeds' means. With a single PT seed th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.sections import ExperimentSection, Sizes, SummarySettings, key
-from metapt.twostage.arms import Pair, controls_of
+from metapt.twostage.arms import Pair
 from metapt.twostage.aurocs import auroc_cells, beats_in
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 
@@ -61,10 +61,11 @@ class PartialAccess(ExperimentSection):
 class PartialAccessResults(EcgResults):
     """The results of the experiment; the setting of each FT run names its FT ECGs at meta-PT time."""
 
+    papers_claims: ClassVar[Collection[tuple[str, str]]] = (("meta", "simclr"),)
+
     def pairs(self) -> list[Pair]:
         """Return each arm that the baseline is a control of, and the baseline."""
-        found, baseline = self.config.arms, self.section.baseline
-        return [Pair(arm, baseline, papers=True) for arm in self.section.arms if baseline in controls_of(found[arm])]
+        return [pair for pair in super().pairs() if pair.control == self.section.baseline]
 
     def meta_sizes(self, arm: str, size: int) -> list[int | None]:
         """Return the numbers of FT ECGs at meta-PT time of an arm's runs with this |D_FT|; the baseline uses none."""

@@ -42,7 +42,7 @@ class UnrollStepsResults(EcgResults):
     def pairs(self) -> list[Pair]:
         """Return the paper's arm and that without unrolled steps first, then each arm and its controls."""
         first = [Pair(ONE_STEP, "meta-k0", papers=True)] if self.comparable("meta-k0") else []
-        return first + super().pairs()
+        return list(dict.fromkeys(first + super().pairs()))
 
     def comparable(self, arm: str) -> bool:
         """Return whether an arm was run that differs from the paper's in its unrolled steps alone."""

@@ -24,7 +24,7 @@ from metapt.domains.mnist.problem import Images, RotationProblem
 from metapt.domains.mnist.quantities import ACCURACY, MEAN, OUTER_STEPS, PEAK_MEMORY, SKIPPED, WALL_TIME
 from metapt.evaluation import metrics
 from metapt.hypergrad import SGD, Adam, Params, Pretrained, exact_hypergradient
-from metapt.hypergrad.params import norm
+from metapt.hypergrad.params import joined, norm, parted
 from metapt.machine import Machine
 from metapt.sections import seed_numbers
 from metapt.training.checkpoint import Checkpoint
@@ -34,7 +34,6 @@ from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec, without_compiler
 from metapt.training.progress import steps
-from metapt.training.replay import joined, parted
 from metapt.training.supervised import accuracy, minimise
 
 log = logging.getLogger(__name__)
