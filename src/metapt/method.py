@@ -176,7 +176,7 @@ class MetaArm(ArmSection):
 
     def warmup(self, steps_per_epoch: int) -> int:
         """Return the number of meta-iterations (of P PT steps each) before the first meta-update."""
-        return math.ceil(self.warmup_epochs * steps_per_epoch / self.pretrain_steps)
+        return math.ceil(round(self.warmup_epochs * steps_per_epoch / self.pretrain_steps, 9))  # 1.1 * 100 is above 110
 
     def check_updates(self, place: str, what: str, epochs: int, steps_per_epoch: int) -> None:
         """Raise ValueError if PT of `epochs` takes no meta-update, by which the arm at `place` learns `what`."""

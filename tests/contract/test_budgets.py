@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 30_080, 230, 400),
-    ("tests", "*.py", 33_130, 219, 550),
+    ("src", "*.py", 30_090, 230, 400),
+    ("tests", "*.py", 33_150, 219, 550),
     ("workflow", "*.smk", 470, 4, 190),
 ]
 """Folder, files, lines of all files, number of files, lines of one file."""

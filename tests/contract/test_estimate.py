@@ -245,9 +245,15 @@ def test_prepared_data_that_are_there_are_read(asked: Asked, tmp_path: Path, mon
     monkeypatch.setattr(
         "metapt.engine.records.stale", lambda path, *_: None if "ecg/data" in str(path) else "not there"
     )
-    estimate(plan_of("config/paper.yaml"), tmp_path, "cpu", 80)
-    job, inputs, _ = next(each for name, each in asked.items() if name.startswith("ecg/pretrain/simclr"))
-    assert inputs == job.inputs
+    plan = plan_of("config/paper.yaml")
+    for there in (False, True):  # a record alone is not enough
+        asked.clear()
+        estimate(plan, tmp_path, "cpu", 80)
+        job, inputs, _ = next(each for name, each in asked.items() if name.startswith("ecg/pretrain/simclr"))
+        assert (inputs == job.inputs) == there
+        for path in map(Path, job.inputs.values()):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
 
 
 # Tables

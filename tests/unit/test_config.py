@@ -60,6 +60,7 @@ WRONG: list[tuple[str, int | None, str]] = [
     ("mnist:", 1, "mnist is empty: give it keys, write {} for its defaults, or leave it out."),
     ("mnist: {bptt: {arms: }}", 1, "mnist.bptt.arms is empty: give it keys"),
     ("mnist: {bptt: {arms: {meta: }}}", 1, "mnist.bptt.arms.meta is empty, but must be a section (keys with values)."),
+    ("ecg: {arms: {meta: }}", 1, "ecg.arms.meta is no section (keys with values), and another arm"),
     ("mnist: 3", 1, "mnist is 3, but must be a section (keys with values)."),
     ("mnist: {bptt: {arms: [meta]}}", 1, "mnist.bptt.arms is ['meta'], but must be a section"),
     # Values.

@@ -185,6 +185,8 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
 
     def inherited(parent: str, chain: tuple[str, ...]) -> Json:
         arm = resolved.get(parent) or resolve(parent, chain)
+        if not isinstance(arm, dict):
+            raise _Illegal(f"{path}.{parent}", " is no section (keys with values), and another arm extends it.")
         return {key: value for key, value in arm.items() if key not in OWN_KEYS}
 
     def resolve(name: str, chain: tuple[str, ...]) -> Any:

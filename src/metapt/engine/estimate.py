@@ -235,7 +235,8 @@ def estimate(plan: Plan, folder: Path, device: str, budget: float) -> dict[str, 
             return measure(replace(job, entry=other[0]), {}, folder / name, "cpu", 0.0)
         for key, path in job.inputs.items():
             maker = plan.maker(path)
-            if maker.stage != "prepare" or records.stale(Path(maker.record), maker.config, maker.code, maker.inputs):
+            stale = records.stale(Path(maker.record), maker.config, maker.code, maker.inputs)
+            if maker.stage != "prepare" or stale or not Path(path).exists():
                 measured(chosen[maker.name])
                 inputs[key] = f"{folder}/{chosen[maker.name]}/{Path(path).name}"
                 share = min(share, other[1].share) if (other := standin(maker)) else share

@@ -20,18 +20,17 @@ def find(experiment: str, results: Path | None) -> Path:
 
     Raises DataError if there is none.
     """
-    domain, _, key = experiment.partition("_")
     root = Path("results") if results is None else results
-    pattern = f"{'*/' if results is None else ''}{{}}/differences.csv"
-    found = sorted(root.glob(pattern.format(f"{domain}/{key}")), key=lambda path: path.stat().st_mtime)
-    if not found:
-        known = {"_".join(path.parts[-3:-1]) for path in root.glob(pattern.format("*/*"))}
+    known: dict[str, list[Path]] = {}
+    for path in sorted(root.glob(f"{'*/' if results is None else ''}*/*/differences.csv")):
+        known.setdefault("_".join(path.parts[-3:-1]), []).append(path)
+    if experiment not in known:
         there = f"there are {', '.join(sorted(known))}" if known else "there is none yet"
         raise DataError(
             f"{root.resolve()} has no results of {experiment}; {there}. Name an experiment, such as mnist_bptt; if it "
             f"has not been run, run its target first."
         )
-    return found[-1].parent
+    return max(known[experiment], key=lambda path: path.stat().st_mtime).parent
 
 
 def text(folder: Path, differences: pd.DataFrame | None = None) -> str:

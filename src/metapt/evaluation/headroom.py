@@ -145,8 +145,9 @@ def variance_shares(values: ArrayLike, *, draws: int = 20_000, seed: int = 0) ->
 def held_out_gain(test: ArrayLike, reference: ArrayLike, criterion: ArrayLike) -> Estimate:
     """Return the gain over the reference of the setting that is best on one half of the seeds, on the other half.
 
-    It is the mean over all splits of the seeds into halves (over 5,000 random ones if there are more). Since half of
-    the seeds choose worse than all of them, it is on average not above the gain of the truly best setting.
+    It is the mean over seeds of a seed's gain in the splits into halves in which it does not choose, of all splits (of
+    5,000 random ones if there are more). Since half of the seeds choose worse than all of them, it is on average not
+    above the gain of the truly best setting.
 
     Args:
         test: results [settings, seeds].

@@ -113,6 +113,7 @@ META = {"method": "meta"}
     ("keys", "sentence"),
     [
         (arms_of("rotation_mean", a={"heads": "shared", "unroll": "head"}), "unroll is 'head' with shared heads"),
+        (arms_of("rotation_mean", a={"heads": "shared", "head_steps_between_updates": 1}), "where no FT head is kept"),
         (arms_of("rotation_mean", a={"unroll": "ridge"}), "Input should be 'network', 'head'"),
         (arms_of("rotation_mean", a={"warmup_epochs": 5}), "a.warmup_epochs is 5, which is 235 of 235 iterations"),
         (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -295,3 +297,14 @@ def test_a_run_that_computes_anew_ends_alike(make: Make, ran: Ran, name: str) ->
     again, once = pretrain(ARMS_HERE[name].model_copy(update={"recompute": True}), make(checkpoint=Unsaved)), ran(name)
     torch.testing.assert_close(again.meta, once.meta, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(again.pretrained.encoder, once.pretrained.encoder, rtol=1e-3, atol=1e-4)
+
+
+def test_related_tasks_of_which_none_has_a_weight_are_refused() -> None:
+    dataset = SimpleNamespace(coarse_tasks=4, device="cpu")
+    learned, last = torch.tensor([3.0, 2.0, 1.0, 0.0]), np.array([False, False, False, True])
+    setting: Any = SimpleNamespace(dataset=dataset, learned=learned, relatives=lambda: last, name="full_access", seed=0)
+    uses: Any = ("bottom_quarter", True), ("top_quarter", False)
+    for use, legal in uses:
+        arm = config.Supervised(method="supervised", tasks="related", weights=config.TaskWeights(of="meta", use=use))
+        with nullcontext() if legal else pytest.raises(ConfigError, match="leaves none that has a weight"):
+            assert fixed_weights(setting, arm)[WEIGHTS].argmax() == 3

@@ -258,3 +258,5 @@ def test_large_hypergradients_take_more() -> None:
     four = made.config.arms["meta-stable"].model_copy(update={"accumulate": 4, "hypergradient_batch": 1024})
     assert made.pretrain("four", "full_access", 0, four).minutes > stable.minutes + 300
     assert stable.mem_mb > made.pretrain("meta", "full_access", 0).mem_mb
+    many = made.config.arms["meta"].model_copy(update={"unroll_steps": 20})
+    assert made.pretrain("many", "full_access", 0, many).mem_mb > made.pretrain("meta", "full_access", 0).mem_mb

@@ -63,13 +63,16 @@ class MnistMeta(method.MetaArm):
                 f"unroll is {self.unroll!r} with shared heads, where there is no head of its own to fine-tune; legal: "
                 "network"
             )
+        if self.heads == "shared" and self.head_steps_between_updates:
+            raise ValueError("head_steps_between_updates is set with shared heads, where no FT head is kept; legal: 0")
         return self
 
     @property
     def joins_replicates(self) -> bool:
         """Return whether a replicate would learn something else if others were stacked with it.
 
-        Conjugate gradients and fitted heads would have step lengths in common, and norms would be those of all.
+        Conjugate gradients and fitted heads would have step lengths in common, and norms would be those of all. The
+        guard against explosions and numbers that are not finite is always that of all.
         """
         joint_norm = self.normalise or self.clip_norm is not None or self.meta_optimizer == "Adafactor"
         return joint_norm or self.unroll == "fitted" or isinstance(self.inverse, ConjugateGradients)
@@ -137,7 +140,7 @@ class ArmSettings(ResumableSettings, Generic[S]):
 
 
 def minibatches(examples: int, batch_size: int) -> int:
-    """Return the number of minibatches of a pass over `examples`, including a smaller last one."""
+    """Return the PT steps that count as a pass over `examples`, rounded up; a stream leaves a smaller last one out."""
     return -(-examples // batch_size)
 
 

@@ -78,13 +78,12 @@ def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
         groups = torch.from_numpy(setting.groups(len(arm.group_weights)))
         phi = torch.tensor([math.log(weight / (2 - weight)) for weight in arm.group_weights])[groups]  # 2 sigmoid(phi)
     if arm.tasks == "related":
-        relatives = setting.relatives()
-        if not relatives.any():
+        phi = torch.where(torch.from_numpy(setting.relatives()), phi, torch.full((tasks,), _OFF))
+        if not (phi > _OFF).any():
             raise ConfigError(
                 f"no PT task is implied by an FT task in the setting {setting.name} with PT seed {setting.seed}, so "
-                "that `tasks: related` leaves none; leave the arm out, or prepare more graphs."
+                "that `tasks: related` leaves none that has a weight; leave the arm out, or prepare more graphs."
             )
-        phi = torch.where(torch.from_numpy(relatives), phi, torch.full((tasks,), _OFF))
     return {WEIGHTS: phi.to(setting.dataset.device)}
 
 

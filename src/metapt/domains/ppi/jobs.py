@@ -134,7 +134,8 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
         """Return the largest possible number of FT graphs in a hypergradient."""
         if not isinstance(arm, PpiMeta):
             return 0
-        return min(self._graphs(), (arm.batch_size or self._graphs()) * (arm.folds or 2))
+        parts = arm.folds or (1 + max(1, arm.unroll_steps) if arm.unroll == "head" else 2)
+        return min(self._graphs(), (arm.batch_size or self._graphs()) * parts)
 
     def _update_passes(self, arm: PpiMeta, batch_size: int) -> int:
         """Return the largest possible number of forward and backward passes of one graph in a meta-update."""
