@@ -242,6 +242,7 @@ def test_the_archive_is_measured_on_a_part(asked: Asked, tmp_path: Path, monkeyp
 
 
 def test_prepared_data_that_are_there_are_read(asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "metapt.engine.records.stale", lambda path, *_: None if "ecg/data" in str(path) else "not there"
     )
