@@ -21,8 +21,7 @@ import torch
 import ecg
 import ppi
 from metapt.domains.ecg.setting import policy_of
-from metapt.domains.ppi.batches import PpiBatches
-from metapt.domains.ppi.problem import MultitaskProblem
+from metapt.domains.ppi.problem import MultitaskProblem, PpiBatches
 from metapt.machine import machine_name
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer

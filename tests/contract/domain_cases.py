@@ -211,7 +211,7 @@ CASES = {
             PPI | {"graph_supervised-slow": PPI_ARMS["graph_supervised-slow"]},
             protein_graphs,
             place=("full_access",),
-            batches="metapt.domains.ppi.batches.PpiBatches",
+            batches="metapt.domains.ppi.problem.PpiBatches",
             steps=6,
             plain="graph_supervised",
             still={"meta_lr": 1e-30},

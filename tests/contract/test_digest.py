@@ -68,7 +68,7 @@ def test_each_module_of_the_closure_counts_and_no_other(name: str, copy: Path) -
     ("module", "old", "new", "entry"),
     [
         ("domains/ecg/config.py", "return max(1, signals //", "return 2 * max(1, signals //", "domains.ecg.pretrain"),
-        ("domains/ppi/settings.py", "FOLDS = 4 ", "FOLDS = 3 ", "domains.ppi.pretrain"),
+        ("domains/ppi/stages.py", "FOLDS = 4 ", "FOLDS = 3 ", "domains.ppi.pretrain"),
         (
             "domains/mnist/config.py",
             "return -(-(self.epochs",

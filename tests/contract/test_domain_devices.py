@@ -16,13 +16,12 @@ from metapt.domains.ecg.finetune import EcgFinetuneProblem, Labelled, Sets
 from metapt.domains.ecg.resnet1d import initial_pretrained as initial_resnet
 from metapt.domains.ecg.setting import policy_of
 from metapt.domains.ppi import arms as ppi_arms
-from metapt.domains.ppi.batches import CoTrainBatches, PpiBatches
 from metapt.domains.ppi.config import Network, PpiFinetuning
-from metapt.domains.ppi.cotraining import CoTrainer
+from metapt.domains.ppi.cotraining import CoTrainBatches, CoTrainer, CoTrainProblem, whole
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device, splits
 from metapt.domains.ppi.finetune import PpiFinetuneProblem, finetune_tasks, sets_of
 from metapt.domains.ppi.gin import initial_pretrained as initial_gin
-from metapt.domains.ppi.problem import CoTrainProblem, MultitaskProblem, whole
+from metapt.domains.ppi.problem import MultitaskProblem, PpiBatches
 from metapt.hypergrad import Pretrained
 from metapt.hypergrad.layers import pairs
 from metapt.training.meta import MetaPretraining

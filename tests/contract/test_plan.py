@@ -12,7 +12,7 @@ import yaml
 
 import metapt
 from metapt.domains.ppi.config import ARMS, MAIN_ARMS, uses_labels
-from metapt.domains.ppi.settings import FOLDS
+from metapt.domains.ppi.stages import FOLDS
 from metapt.engine.config import load, validate
 from metapt.engine.digest import PACKAGE
 from metapt.engine.domain import discover, summary_module

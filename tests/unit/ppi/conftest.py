@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from metapt.machine import Machine
 
 from .graphs_helper import related_graphs
 from .small_arms import setting_in
+from .small_graphs import DETAILED, write_lines
 
 PROTEINS = 60
 TERMS = 12
@@ -34,22 +34,9 @@ class StringFiles(NamedTuple):
     settings: PpiPrepareSettings
 
 
-def _write(path: Path, lines: Sequence[str]) -> Path:
-    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
-    return path
-
-
-@pytest.fixture(scope="session")
-def write_lines() -> Callable[[Path, Sequence[str]], Path]:
-    """Return a function (path, lines) that writes a gzipped file and returns its path."""
-    return _write
-
-
 def _links(taxon: int) -> list[str]:
     """Return a ring with chords, in both directions; every seventh link has a score of 300."""
-    lines = [
-        "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score"
-    ]
+    lines = [DETAILED]
     random = np.random.default_rng(taxon)
     for step in (1, 2, 7):
         for first in range(PROTEINS):
@@ -77,8 +64,8 @@ def string_files(tmp_path_factory: pytest.TempPathFactory) -> StringFiles:
     string = String(version="0", species=[11, 12, 13], ego=ego, tasks=tasks)
     ppi = PpiSettings(source="string", string=string, test_species=[13])
     for taxon in string.species:
-        _write(folder / links_name(string, taxon), _links(taxon))
-        _write(folder / terms_name(string, taxon), _terms(taxon))
+        write_lines(folder / links_name(string, taxon), _links(taxon))
+        write_lines(folder / terms_name(string, taxon), _terms(taxon))
     settings = PpiPrepareSettings(source=ppi.source, string=string_of(ppi), test_species=ppi.test_species)
     return StringFiles({name: folder / name for name in raw_names(ppi)}, settings)
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch
 from torch_geometric.nn import MessagePassing, global_mean_pool
 
+from metapt.domains.ppi.data.convert import ProteinGraph, tensors
 from metapt.domains.ppi.data.graphs import Graphs, pack, unpack
 from metapt.domains.ppi.gin import EDGE_BITS, GraphBatch, initial_pretrained
 from metapt.hypergrad import Params, Pretrained
@@ -73,31 +74,19 @@ def exact_pretrained(layers: int = LAYERS, width: int = WIDTH, tasks: int = COAR
     return Pretrained(encoder, head, buffers)
 
 
-class EgoGraph(Data):  # type: ignore[misc]
-    """A graph with a centre node, whose number is offset in a batch."""
-
-    def __inc__(self, key: str, value: Any, *args: Any, **words: Any) -> Any:
-        return self.num_nodes if key == "centre" else super().__inc__(key, value, *args, **words)
-
-
-def ego_graph(graphs: Graphs, number: int, dtype: torch.dtype = DTYPE) -> EgoGraph:
-    """Return one of the graphs, each edge in both directions, with its nine bits."""
-    own = slice(graphs.edge_offsets[number], graphs.edge_offsets[number + 1])
-    edges = torch.from_numpy(graphs.edges[own].astype(np.int64)).T
-    bits = torch.tensor([[(int(value) >> bit) & 1 for bit in range(EDGE_BITS)] for value in graphs.bits[own]]).view(
-        -1, EDGE_BITS
-    )
-    size = int(graphs.node_offsets[number + 1] - graphs.node_offsets[number])
-    return EgoGraph(
-        num_nodes=size,
-        edge_index=torch.cat([edges, edges.flip(0)], 1),
-        edge_attr=torch.cat([bits, bits]).to(dtype),
-        centre=torch.tensor([int(graphs.centre[number])]),
-    )
+def one_graph(graphs: Graphs, number: int) -> ProteinGraph:
+    """Return one of the graphs as torch_geometric has it, each edge in both directions, with its nine bits."""
+    data, slices = tensors(graphs)
+    places = {name: slices[name][number : number + 2].tolist() for name in data}
+    parts = {name: data[name].narrow(int(name == "edge_index"), a, b - a) for name, (a, b) in places.items()}
+    return ProteinGraph.from_dict(parts)
 
 
 def pyg_batch(graphs: Graphs, numbers: list[int]) -> Any:
-    return Batch.from_data_list([ego_graph(graphs, number) for number in numbers])
+    """Return a batch of torch_geometric's, in float64."""
+    batch = Batch.from_data_list([one_graph(graphs, number) for number in numbers])
+    batch.edge_attr = batch.edge_attr.to(DTYPE)
+    return batch
 
 
 class _PlainLayer(MessagePassing):  # type: ignore[misc]
@@ -138,7 +127,7 @@ class PlainGin(nn.Module):
                 states = torch.relu(states)
             if keep is not None:
                 states = states * keep[number]
-        return torch.cat([global_mean_pool(states, batch.batch), states[batch.centre]], 1)
+        return torch.cat([global_mean_pool(states, batch.batch), states[batch.center_node_idx]], 1)
 
 
 def plain(parameters: Params, batch: Any, *, training: bool, keep: Tensor | None = None) -> Tensor:

@@ -1,8 +1,10 @@
-"""Small random protein graphs whose edges determine their FT labels."""
+"""Small random protein graphs whose edges determine their FT labels, and files in STRING's form."""
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,15 @@ from metapt.domains.ppi.data.graphs import Graphs, check, pack
 
 TEST_SPECIES = 30
 COARSE, FINE = 10, 5
+DETAILED = (
+    "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score"
+)
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> Path:
+    """Write a gzipped file, and return its path."""
+    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
+    return path
 
 
 def small_graphs(count: int = 120, seed: int = 0, fine: int = FINE, without_positives: tuple[int, ...] = ()) -> Graphs:

@@ -13,17 +13,7 @@ from metapt.domains.ppi.config import learns_weights
 from metapt.domains.ppi.data.sections import SIMULATED
 from metapt.domains.ppi.domain import DOMAIN
 from metapt.domains.ppi.experiments.during_pretraining import trains_head
-from metapt.domains.ppi.quantities import (
-    AUROC,
-    ONLINE,
-    OTHERS,
-    PLANTED,
-    QUANTILES,
-    RELATIVES,
-    TASK_AUROC,
-    WEIGHT,
-    cka_with,
-)
+from metapt.domains.ppi.stages import AUROC, ONLINE, OTHERS, PLANTED, QUANTILES, RELATIVES, TASK_AUROC, WEIGHT, cka_with
 from metapt.engine.jobs import Job
 from metapt.evaluation import metrics
 from metapt.evaluation.metrics import row

@@ -1,19 +1,22 @@
-"""Minibatches equal torch_geometric's, labels survive the packing to bits, and the split is that of Hu et al."""
+"""Prepared graphs are saved and read, minibatches equal torch_geometric's, and the split is that of Hu et al."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from metapt.domains.ppi.data.archive import read_archive
 from metapt.domains.ppi.data.dataset import on_device, splits
-from metapt.domains.ppi.data.graphs import Graphs, pack
+from metapt.domains.ppi.data.graphs import Graphs, check, load, pack, save, unpack
 from metapt.domains.ppi.gin import EDGE_BITS
 from metapt.errors import DataError
 
@@ -37,7 +40,7 @@ def test_a_minibatch_is_torch_geometrics(numbers: list[int]) -> None:
     ours, theirs = DATASET.batch(torch.tensor(numbers)), pyg_batch(GRAPHS, numbers)
     assert torch.equal(ours.graph, theirs.batch)
     assert torch.equal(ours.sizes, theirs.ptr.diff())
-    assert torch.equal(ours.centre, theirs.centre)
+    assert torch.equal(ours.centre, theirs.center_node_idx)
     assert ours.neighbours.dtype == ours.neighbour_offsets.dtype == torch.int32
     assert ours.edge_sums.dtype == torch.float32
 
@@ -68,14 +71,15 @@ def test_the_released_batching_reads_the_centres_near_the_start() -> None:
 @pytest.mark.parametrize("tasks", [1, 7, 8, 9, 16, 17])
 def test_labels_are_the_bits(tasks: int) -> None:
     given = {kind: np.random.default_rng(tasks).random((12, tasks)) < share for kind, share in SHARES.items()}
-    graphs = dataclasses.replace(
-        GRAPHS, **{kind: pack(each) for kind, each in given.items()}, tasks=np.array([tasks, tasks])
-    )
-    dataset = on_device(graphs, "cpu")
+    bits = {kind: pack(each) for kind, each in given.items()}
+    dataset = on_device(dataclasses.replace(GRAPHS, **bits, tasks=np.array([tasks, tasks])), "cpu")
     for kind, read in (("coarse", dataset.coarse), ("fine", dataset.fine)):
         found = read(torch.tensor([7, 0, 7, 11]))
         assert found.dtype == torch.float32
         assert np.array_equal(found.numpy(), given[kind][[7, 0, 7, 11]])
+        assert bits[kind].shape == (12, -(-tasks // 8))
+        assert np.array_equal(unpack(bits[kind], tasks), given[kind])
+        assert np.array_equal(bits[kind][:, 0] & 1, given[kind][:, 0]), "the first task is in the lowest bit"
 
 
 def creators_split(species: list[int], test_species: list[int]) -> dict[str, list[int]]:
@@ -92,12 +96,15 @@ def creators_split(species: list[int], test_species: list[int]) -> dict[str, lis
     own = [number for number, taxon in enumerate(species) if taxon in test_species]
     others = [number for number, taxon in enumerate(species) if taxon not in test_species]
     train, validation = cut(others, 0.85, 0.15)
-    easy, hard = cut(own, 0.5, 0.5)
-    return {"train": train, "validation": validation, "easy": easy, "hard": hard, "pretrain": others + easy}
+    easy, test = cut(own, 0.5, 0.5)
+    return {"train": train, "validation": validation, "easy": easy, "test": test, "pretrain": others + easy}
 
 
 def assert_is_the_creators(graphs: Graphs, test_species: list[int]) -> None:
+    state = random.getstate()
     parts = splits(graphs, test_species)
+    assert random.getstate() == state, "global random numbers are left alone"
+    assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
     for name, numbers in creators_split(graphs.species.tolist(), test_species).items():
         assert sorted(getattr(parts, name)) == sorted(numbers), name
 
@@ -116,14 +123,6 @@ def test_the_split_of_an_archive_is_the_creators() -> None:
         assert_is_the_creators(graphs, [taxon])
 
 
-def test_parts_are_ascending_and_global_random_numbers_are_left_alone() -> None:
-    state = random.getstate()
-    parts = splits(small_graphs(121), [TEST_SPECIES])
-    assert random.getstate() == state
-    assert parts.test is parts.hard
-    assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
-
-
 @pytest.mark.parametrize(
     ("test_species", "words"),
     [
@@ -136,3 +135,75 @@ def test_an_empty_part_is_an_error_that_names_the_species(test_species: list[int
         DataError, match=f"{words}.*The graphs are of 10, 20, 30; name other test_species, or prepare more"
     ):
         splits(small_graphs(), test_species)
+
+
+def two_graphs() -> Graphs:
+    """Return a triangle and a single node with 10 coarse and 3 fine tasks."""
+    labels = np.random.default_rng(0).random((2, 13)) < 0.5
+    return Graphs(
+        node_offsets=np.array([0, 3, 4]),
+        edge_offsets=np.array([0, 3, 3]),
+        edges=np.array([[0, 1], [0, 2], [1, 2]], np.uint16),
+        bits=np.array([1, 127, 0], np.uint8),
+        centre=np.array([2, 0], np.uint16),
+        species=np.array([11, 13], np.int32),
+        coarse=pack(labels[:, :10]),
+        fine=pack(labels[:, 10:]),
+        tasks=np.array([10, 3]),
+    )
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    graphs = two_graphs()
+    save(graphs, tmp_path / "graphs.npz")
+    loaded = load(tmp_path / "graphs.npz")
+    for field in dataclasses.fields(Graphs):
+        np.testing.assert_array_equal(getattr(loaded, field.name), getattr(graphs, field.name))
+        assert getattr(loaded, field.name).dtype == getattr(graphs, field.name).dtype
+    save(graphs, tmp_path / "again.npz")
+    assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "graphs.npz").read_bytes()
+
+
+NONE: dict[str, NDArray[Any]] = {
+    **{name: getattr(two_graphs(), name)[:0] for name in ("edges", "bits", "centre", "species", "coarse", "fine")},
+    **dict.fromkeys(("node_offsets", "edge_offsets"), np.zeros(1, int)),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (NONE, "there are no graphs"),
+        ({"node_offsets": np.array([0, 4])}, r"node_offsets has the shape \(2,\) instead of \(3,\)"),
+        ({"edges": np.zeros((2, 2), np.uint16)}, r"edges has the shape \(2, 2\) instead of \(3, 2\)"),
+        ({"tasks": np.array([17, 3])}, r"coarse has the shape \(2, 2\) instead of \(2, 3\)"),
+        ({"fine": np.zeros((2, 2), np.uint8)}, r"fine has the shape \(2, 2\) instead of \(2, 1\)"),
+        ({"edge_offsets": np.array([0, 2, 2])}, "edge_offsets does not rise from 0 to the number of what it counts"),
+        ({"edge_offsets": np.array([0, 4, 3])}, "edge_offsets does not rise"),
+        ({"node_offsets": np.array([0, 3, 2])}, "node_offsets does not rise"),
+        ({"centre": np.array([3, 0], np.uint16)}, "graph 0 has no node where its centre should be"),
+        ({"edges": np.array([[0, 1], [2, 0], [1, 2]], np.uint16)}, "edge 1 does not join a lower to a higher node"),
+        ({"edges": np.array([[0, 1], [0, 2], [1, 3]], np.uint16)}, "edge 2 does not join"),
+    ],
+)
+def test_arrays_that_do_not_fit_together(tmp_path: Path, changes: dict[str, NDArray[Any]], message: str) -> None:
+    graphs = dataclasses.replace(two_graphs(), **changes)
+    with pytest.raises(DataError, match=message):
+        check(graphs)
+    save(graphs, tmp_path / "graphs.npz")
+    with pytest.raises(
+        DataError, match=rf"graphs\.npz does not hold prepared graphs \({message}.*: remove it, so that"
+    ):
+        load(tmp_path / "graphs.npz")
+
+
+def test_files_that_are_cut_or_altered(tmp_path: Path) -> None:
+    path, other = tmp_path / "graphs.npz", tmp_path / "other.npz"
+    with pytest.raises(DataError, match=r"graphs\.npz is missing: prepare the graphs"):
+        load(path)
+    save(two_graphs(), path)
+    np.savez(other, edges=np.zeros(3))
+    for content in (b"", path.read_bytes()[:-30], b"x" * 50, other.read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="does not hold prepared graphs"):
+            load(path)

@@ -79,6 +79,7 @@ def test_a_node_brings_in_at_most_fan_out_neighbours(fan_out: int) -> None:
     assert len(nodes_of(graphs, 1)) == 2 + fan_out  # the centre, the hub, and what the hub brings in
 
     edges = random_edges(60, 400)
+    neighbours = [{a + b - node for a, b in edges if node in (a, b)} for node in range(60)]
     one, two = (ego_graphs(net_of(edges, 60), np.arange(60), Ego(hops=hops, fan_out=fan_out)) for hops in (1, 2))
     for centre in range(60):
         first, both = set(nodes_of(one, centre)), set(nodes_of(two, centre))
@@ -86,7 +87,7 @@ def test_a_node_brings_in_at_most_fan_out_neighbours(fan_out: int) -> None:
         assert first <= both
         later = both - first
         assert len(later) <= fan_out * (len(first) - 1)
-        assert all(any({node, other} in map(set, edges) for other in first - {centre}) for node in later)
+        assert all(neighbours[node] & (first - {centre}) for node in later)
 
 
 def test_max_nodes_keeps_the_nearest() -> None:
@@ -107,20 +108,21 @@ def test_max_nodes_keeps_the_nearest() -> None:
     "ego", [Ego(), Ego(fan_out=3, max_nodes=9), Ego(hops=3, fan_out=2), Ego(fan_out=None, max_nodes=12)]
 )
 def test_a_graph_is_the_same_whatever_the_chunks_and_the_order(ego: Ego) -> None:
-    net = net_of(random_edges(80, 600), 80)
-    whole = ego_graphs(net, np.arange(80), ego)
-    for chunk in (1, 7, 80, 1000):
-        assert_equal(ego_graphs(net, np.arange(80), ego, chunk), whole)
-    order = np.random.default_rng(1).permutation(80)[:50]
-    assert_equal(ego_graphs(net, order, ego, 8), joined([ego_graphs(net, np.array([each]), ego) for each in order]))
+    net = net_of(random_edges(40, 200), 40)
+    whole = ego_graphs(net, np.arange(40), ego)
+    for chunk in (1, 7, 1000):
+        assert_equal(ego_graphs(net, np.arange(40), ego, chunk), whole)
+    order = np.random.default_rng(1).permutation(40)[:20]
+    some = ego_graphs(net, order, ego, 8)
+    assert_equal(some, joined([ego_graphs(net, np.array([each]), ego) for each in order]))
     for graph, centre in enumerate(order):
-        assert nodes_of(ego_graphs(net, order, ego), graph) == nodes_of(whole, int(centre))
+        assert nodes_of(some, graph) == nodes_of(whole, int(centre))
 
 
 def test_the_draws_are_uniform() -> None:
     """Check that each of 50 leaves is drawn for a fifth of the seeds, to five standard errors, at each of two hubs."""
     net = net_of([(hub, leaf) for hub in (0, 1) for leaf in range(2, 52)], 52)
-    drawn, differ, seeds = np.zeros(52), 0, 700
+    drawn, differ, seeds = np.zeros(52), 0, 250
     for seed in range(seeds):
         first, other = (ego_graphs(net, np.array([hub]), Ego(hops=1, fan_out=10, seed=seed)).nodes for hub in (0, 1))
         drawn[first] += 1

@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 
 from metapt.domains.ppi.config import ARMS, PpiFinetuning
 from metapt.domains.ppi.experiments.learned_weights import agreement
-from metapt.domains.ppi.quantities import AUROC
+from metapt.domains.ppi.stages import AUROC
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.differences import compared, differences
@@ -24,7 +24,7 @@ from metapt.twostage.aurocs import auroc_cells
 from metapt.twostage.replicates import pretrain_seed
 
 from ..twostage.synthetic_runs import SEED_SPREAD
-from .synthetic_results import FEW, MAKERS, Runs, runs_of, weights_of, written
+from .synthetic_results import FEW, MAKERS, runs_of, weights_of, written
 
 WHOLE, LINEAR = "FT of the whole network", "linear evaluation"
 TELLS = "meta-stable gives PT tasks that an FT task implies more weight than the others"
@@ -94,20 +94,21 @@ def test_a_control_must_beat_the_arm_without_pt_that_has_its_ft(without: float, 
 @pytest.mark.parametrize(
     ("key", "arms"),
     [
-        ("full_access", ["no_pt", "graph_supervised"]),
-        ("learned_weights", ["meta-stable"]),
+        ("full_access", ["no_pt", "graph_supervised", "meta"]),
+        ("learned_weights", ["meta", "meta-stable"]),
         ("negative_transfer", ["graph_supervised", "meta"]),
     ],
 )
-def test_a_run_without_finite_numbers_decides_nothing(key: str, arms: list[str], tmp_path: Path) -> None:
+def test_a_run_that_diverged_decides_nothing_and_is_left_out_of_figures(
+    key: str, arms: list[str], tmp_path: Path
+) -> None:
     runs = runs_of(key, tmp_path, finetune_seeds=1, **{key: {"arms": arms}})
-    scored = runs.task_auroc
-    runs.gap = lambda arm, setting, seed: math.nan if seed == 2 else 0.0
-    runs.weight = lambda arm, setting, seed: np.where(np.arange(60) == 3, math.nan, 1.0)
-    runs.task_auroc = lambda arm, evaluation, seed: (
-        scored(arm, evaluation, seed) + (math.nan if (arm, seed) == ("meta", 1) else 0.0)
-    )
+    scored, lost = runs.task_auroc, (0.0, math.nan, 0.0, 0.0, 0.0)  # by PT seed
+    runs.gap = lambda arm, setting, seed: lost[seed]
+    runs.weight = lambda arm, setting, seed: np.where(np.arange(60) == 3, lost[seed], weights_of(arm, setting, seed))
+    runs.task_auroc = lambda arm, evaluation, seed: scored(arm, evaluation, seed) + (lost[seed] if arm == "meta" else 0)
     assert set(runs.write().judged()["verdict"]) == {"inconclusive"}
+    runs.experiment.figure(runs.results()).draw_without_rendering()
 
 
 def test_the_ft_head_during_pt(tmp_path: Path) -> None:
@@ -142,21 +143,12 @@ def test_the_ft_head_of_a_shorter_pt_does_not_compare(shorter: dict[str, Any], t
 
 
 def test_what_the_weights_find(tmp_path: Path) -> None:
-    verdicts = written("learned_weights", tmp_path, source="simulated").judged()["verdict"]
+    runs = written("learned_weights", tmp_path, source="simulated")
+    verdicts, (numbers, markdown) = runs.judged()["verdict"], runs.tabled()
     assert verdicts["meta-stable's weights find the PT tasks of planted use"] == "reproduced"
     assert verdicts["meta's weights find the PT tasks of planted use"] == "not reproduced"
     assert verdicts["meta-stable's weights agree between PT seeds (rank correlation at least 0.5)"] == "reproduced"
     assert verdicts[TELLS] == "reproduced"
-    real = written("learned_weights", tmp_path, source="hu2020")
-    assert not real.judged().index.str.contains("planted").any(), "nothing is planted in real networks"
-    for name, path in real.inputs.items():
-        if name.endswith("/metrics"):
-            path.write_text("".join(line for line in path.open() if "mean weight" not in line))
-    assert real.judged().loc[TELLS, "verdict"] == "not measured"
-
-
-def test_learned_weights(tmp_path: Path) -> None:
-    numbers, markdown = written("learned_weights", tmp_path, source="simulated").tabled()
     rows = numbers[numbers["seeds"].notna()].set_index("arm")
     assert rows.loc["meta-stable", "agreement"] > 0.9
     assert abs(rows.loc["meta", "agreement"]) < 0.3
@@ -168,9 +160,17 @@ def test_learned_weights(tmp_path: Path) -> None:
     assert len(tasks) == 60
     assert tasks["weight"].is_monotonic_decreasing
     e = estimate_mean(apart["median"])
-    assert mean_and_error(e.mean, e.standard_error) in markdown
-    assert "process number 0 of a cell" in markdown
-    assert "planted use" in markdown
+    for words in (mean_and_error(e.mean, e.standard_error), "process number 0 of a cell", "planted use"):
+        assert words in markdown
+
+
+def test_nothing_is_planted_in_real_networks(tmp_path: Path) -> None:
+    real = written("learned_weights", tmp_path, pretrain_seeds=2)
+    assert not real.judged().index.str.contains("planted").any()
+    for name, path in real.inputs.items():
+        if name.endswith("/metrics"):
+            path.write_text("".join(line for line in path.open() if "mean weight" not in line))
+    assert real.judged().loc[TELLS, "verdict"] == "not measured"
 
 
 def test_the_summary_names_the_better_evaluation(tmp_path: Path) -> None:
@@ -229,13 +229,8 @@ def test_negative_transfer_counts_tasks_that_lose_against_training_from_scratch(
 
 
 def test_negative_transfer_is_measured_against_an_arm_with_the_same_ft(tmp_path: Path) -> None:
-    runs = runs_of(
-        "negative_transfer",
-        tmp_path,
-        negative_transfer={"arms": ["meta", "no_pt", "meta-released"]},
-        pretrain_seeds=2,
-        finetune_seeds=1,
-    )
+    section: dict[str, Any] = {"negative_transfer": {"arms": ["meta", "no_pt", "meta-released"]}, "pretrain_seeds": 2}
+    runs = runs_of("negative_transfer", tmp_path, finetune_seeds=1, **section)
     scored = runs.task_auroc
     runs.task_auroc = lambda arm, evaluation, seed: (
         scored("no_pt", evaluation, seed) - 60.0 if arm == "no_pt-released" else scored(arm, evaluation, seed)
@@ -247,27 +242,10 @@ def test_negative_transfer_is_measured_against_an_arm_with_the_same_ft(tmp_path:
     assert "no PT, released" in markdown
 
 
-@pytest.mark.parametrize(
-    ("key", "section"), [("full_access", FEW), ("learned_weights", {"arms": ["meta", "meta-stable"]})]
-)
-def test_what_diverged_is_drawn_without_it(key: str, section: dict[str, Any], tmp_path: Path) -> None:
-    runs = runs_of(key, tmp_path, pretrain_seeds=3, finetune_seeds=1, **{key: section})
-    lost = lambda seed: np.where((np.arange(60) == 3) & (seed == 1), math.nan, 1)  # noqa: E731
-    runs.gap = lambda arm, setting, seed: math.nan if seed == 1 and arm.startswith("meta") else 0.0
-    runs.weight = lambda arm, setting, seed: weights_of(arm, setting, seed) * lost(seed)
-    runs.experiment.figure(runs.write().results()).draw_without_rendering()
-
-
-def held_out(folder: Path, **changes: Any) -> Runs:
-    """Return the runs of one arm on the folds of held-out tasks."""
-    runs = runs_of("held_out_tasks", folder, held_out_tasks={"arms": ["meta-stable"]})
-    for name, change in changes.items():
-        setattr(runs, name, change)
-    return runs.write()
-
-
 def test_held_out_tasks_are_the_mean_of_the_folds(tmp_path: Path) -> None:
-    results = held_out(tmp_path, auroc=lambda arm, setting, evaluation: 70.0 + int(setting[-1])).results()
+    runs = runs_of("held_out_tasks", tmp_path, held_out_tasks={"arms": ["meta-stable"]})
+    runs.auroc = lambda arm, setting, evaluation: 70.0 + int(setting[-1])
+    results = runs.write().results()
     cell = auroc_cells(results).iloc[0]
     assert (cell["mean"], cell["n"]) == (pytest.approx(71.5), 4)
     assert cell["standard_error"] == pytest.approx(np.std([0, 1, 2, 3], ddof=1) / 2), "over the folds"
@@ -276,11 +254,12 @@ def test_held_out_tasks_are_the_mean_of_the_folds(tmp_path: Path) -> None:
 
 
 def test_folds_that_were_not_run_that_diverged_or_that_have_other_seeds(tmp_path: Path) -> None:
-    cell = "meta-stable", "held_out_tasks", "full_transfer"
-    runs = held_out(tmp_path, gap=lambda arm, setting, seed: math.nan if (setting[-1], seed) == ("2", 1) else 0.0)
-    values = runs.results().runs(*cell)
+    section, cell = {"arms": ["meta-stable"]}, ("meta-stable", "held_out_tasks", "full_transfer")
+    runs = runs_of("held_out_tasks", tmp_path, held_out_tasks=section, pretrain_seeds=2, finetune_seeds=2)
+    runs.gap = lambda arm, setting, seed: math.nan if (setting[-1], seed) == ("2", 1) else 0.0
+    values = runs.write().results().runs(*cell)
     assert set(values[values.isna()].index) == {each for each in values.index if pretrain_seed(each) == 1}
-    path = runs.inputs["finetune/meta-stable/held_out_3/seed4/metrics"]
+    path = runs.inputs["finetune/meta-stable/held_out_3/seed1/metrics"]
     metrics.write(metrics.read(path).iloc[:0], path)
     with pytest.raises(DataError, match="other seeds"):
         runs.results().runs(*cell)
@@ -291,10 +270,11 @@ def test_folds_that_were_not_run_that_diverged_or_that_have_other_seeds(tmp_path
 
 def test_weights_are_read_by_pt_seed_and_arms_that_share_pt_runs_have_them(tmp_path: Path) -> None:
     arms = ARMS | {"tuned": ARMS["meta"].model_copy(update={"finetune": PpiFinetuning(epochs=1)})}
-    runs = written("learned_weights", tmp_path, arms=arms, learned_weights={"arms": ["meta", "tuned"]})
+    section = {"arms": ["meta", "tuned"]}
+    runs = written("learned_weights", tmp_path, arms=arms, learned_weights=section, pretrain_seeds=3)
     results = runs.results()
     assert results.weights("tuned").equals(results.weights("meta"))
-    assert results.weights("meta").shape == (60, 5)
+    assert results.weights("meta").shape == (60, 3)
     assert results.weights("meta")[2].to_numpy() == pytest.approx(runs.weight("meta", "full_access", 2))
     runs.inputs["tasks"].write_text("kind,task\ncoarse,0\n")
     with pytest.raises(DataError, match="not the list of tasks"):

@@ -1,4 +1,4 @@
-"""Prepared graphs are the raw files' ego graphs and terms, from any source."""
+"""Prepared graphs are the raw files' ego graphs and terms, from any source, and tasks are chosen by the config."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 
 from metapt.domains.ppi import jobs
 from metapt.domains.ppi.config import PpiSettings
-from metapt.domains.ppi.data import archive
+from metapt.domains.ppi.data import prepare
 from metapt.domains.ppi.data.ego import ego_graphs, network
 from metapt.domains.ppi.data.graphs import Graphs, load, unpack
-from metapt.domains.ppi.data.prepare import TASKS, run
+from metapt.domains.ppi.data.prepare import TASKS, depth, run, select
 from metapt.domains.ppi.data.sections import ARCHIVE, SIMULATED, String, Tasks, links_name, string_names
 from metapt.domains.ppi.data.string_files import read_links
 from metapt.domains.ppi.stages import PpiPrepareSettings
@@ -52,17 +53,11 @@ def labels(graphs: Graphs) -> NDArray[np.uint8]:
 
 def test_names_of_raw_files() -> None:
     string = String(version="11.5", species=[4, 7], links="physical.links.full")
-    assert string_names(string) == [
-        f"{taxon}.protein.{kind}.v11.5.txt.gz"
-        for taxon in (4, 7)
-        for kind in ("physical.links.full", "enrichment.terms")
-    ]
-    for source, species, names in (
-        ("string", 7, string_names(string)),
-        ("hu2020", 9606, ["bio_dataset.zip"]),
-        ("simulated", 900005, string_names(SIMULATED)),
-    ):
-        assert jobs.raw_names(PpiSettings(source=source, string=string, test_species=[species])) == names
+    kinds = ("physical.links.full", "enrichment.terms")
+    names = [f"{taxon}.protein.{kind}.v11.5.txt.gz" for taxon in (4, 7) for kind in kinds]
+    cases = ("string", 7, names), ("hu2020", 9606, [ARCHIVE]), ("simulated", 900005, string_names(SIMULATED))
+    for source, species, expected in cases:
+        assert jobs.raw_names(PpiSettings(source=source, string=string, test_species=[species])) == expected
 
 
 def test_labels_are_the_terms_of_the_files(string_files: Any, prepared: dict[str, Path]) -> None:
@@ -150,7 +145,7 @@ def test_the_same_files_give_the_same_bytes_and_a_cut_one_none(
 
 
 def test_test_species_that_the_archive_lacks(outputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "read_archive", lambda path: SimpleNamespace(species=np.array([7, 8, 8])))
+    monkeypatch.setattr(prepare, "read_archive", lambda path: SimpleNamespace(species=np.array([7, 8, 8])))
     for species, words in (([9606], "no species 9606; legal: 7, 8"), ([7, 8], "names all species that the data have")):
         with pytest.raises(ConfigError, match=words):
             run(of_archive(species), {ARCHIVE: Path("none")}, outputs, Machine())
@@ -166,8 +161,6 @@ def test_real_archive_sample(outputs: dict[str, Path]) -> None:
     assert graphs.tasks.tolist() == [418, 40]
     assert [int(row["positives"]) for row in tasks] == labels(graphs).sum(axis=0).tolist()
     assert {row["term"] for row in tasks} == {""}
-    with pytest.raises(ConfigError, match=r"no species 9606; legal: 224308, 511145"):
-        run(of_archive([9606]), {ARCHIVE: sample}, outputs, Machine())
 
 
 @pytest.mark.real_data
@@ -184,3 +177,60 @@ def test_real_networks(outputs: dict[str, Path]) -> None:
     of_test = labels(graphs)[graphs.species == 224308].sum(axis=0)
     of_training = labels(graphs)[graphs.species == 511145].sum(axis=0)
     assert min(of_test.min(), of_training.min()) >= 20
+
+
+TEST = np.arange(10) >= 6  # four proteins of the test species
+
+
+CHAIN = [range(10), range(8), range(1, 8), [8, 0], [2, 3, 4, 5, 6, 9], [9, 1, 8]]
+"""A chain of three terms, a rare one without ancestors, another common one, and another rare one."""
+FEW = [[0, 1, 6, 7], [0, 1, 2, 3, 6], [0, 6, 7, 8], [0, 1, 2, 6, 7], [], range(10)]
+EQUAL = [[0, 6], range(10), [0, 6], [0, 7], range(10), [6, 0], [1, 8]]
+
+
+def matrix(*columns: ArrayLike) -> sparse.csc_array:
+    """Return a matrix of terms, each given by the numbers of the proteins, of ten, that carry it."""
+    labels = np.zeros((10, len(columns)), np.uint8)
+    for term, carriers in enumerate(columns):
+        labels[np.asarray(carriers, int), term] = 1
+    return sparse.csc_array(labels)
+
+
+@pytest.mark.parametrize(
+    ("terms", "tasks", "expected"),
+    [
+        # Enough proteins carry a term in training and in test.
+        (FEW, {"min_proteins": 2}, {"carried": 5, "frequent": 3, "distinct": 3, "fine": [0], "coarse": [3, 5]}),
+        (FEW, {"min_proteins": 1}, {"carried": 5, "frequent": 5}),
+        # Equal terms count once, under the first one's name.
+        (EQUAL, {"fine": 2}, {"frequent": 7, "distinct": 4, "fine": [0, 3], "coarse": [1, 6]}),
+        (EQUAL, {"fine": 2, "by": "depth"}, {"distinct": 4, "fine": [0, 3], "coarse": [1, 6]}),
+        (CHAIN, {"fine": 2, "by": "frequency"}, {"fine": [3, 5]}),
+        (CHAIN, {"by": "depth"}, {"fine": [2], "depths": [2], "coarse": [0, 1, 3, 4, 5]}),
+        (CHAIN, {"by": "depth", "coarse": 2}, {"coarse": [0, 1]}),
+    ],
+)
+def test_which_terms_become_tasks(terms: list[Any], tasks: dict[str, Any], expected: dict[str, Any]) -> None:
+    chosen = select(matrix(*terms), TEST, Tasks.model_validate({"fine": 1, "min_proteins": 1} | tasks))
+    assert {name: np.asarray(getattr(chosen, name)).tolist() for name in expected} == expected
+
+
+def test_too_few_terms() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^1 different Gene Ontology terms .* at least 2 proteins .* for 1 fine task"
+    ):
+        select(matrix(range(10), range(10), [0]), TEST, Tasks(fine=1, min_proteins=2))
+    with pytest.raises(ConfigError, match=r"^0 different .* lower ppi\.string\.tasks\.fine"):
+        select(matrix([0]), TEST, Tasks())
+
+
+def test_depth_against_a_naive_recursion() -> None:
+    random = np.random.default_rng(3)
+    dense = np.unique(random.random((12, 80)) < random.random(80) ** 2, axis=1)
+    dense = dense[:, dense.any(axis=0)]
+    sets = [frozenset(np.flatnonzero(column)) for column in dense.T]
+
+    def naive(term: frozenset[int]) -> int:
+        return max((naive(other) + 1 for other in sets if term < other), default=0)
+
+    assert depth(sparse.csc_array(dense.astype(np.uint8))).tolist() == [naive(term) for term in sets]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +13,14 @@ from metapt.domains.ppi.data.string_files import CHANNELS, Links, read_links, re
 from metapt.errors import DataError
 
 from ...shared_files import shared
+from .small_graphs import DETAILED, write_lines
 
-Write = Callable[[Path, Sequence[str]], Path]
-
-DETAILED = (
-    "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database textmining combined_score"
-)
-LATER = (
-    "experiments experiments_transferred database database_transferred textmining textmining_transferred combined_score"
-)
+LATER = "experiments experiments_transferred database database_transferred textmining textmining_transferred"
 FULL = (
     "protein1 protein2 neighborhood neighborhood_transferred fusion cooccurence homology coexpression "
-    f"coexpression_transferred {LATER}"
+    f"coexpression_transferred {LATER} combined_score"
 )
-PHYSICAL = f"protein1 protein2 homology {LATER}"
+PHYSICAL = f"protein1 protein2 homology {LATER} combined_score"
 LINKS = [
     DETAILED,
     "7.b 7.a 0 0 0 0 500 0 0 500",
@@ -67,7 +60,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
     return int(request.param)
 
 
-def test_links_are_united_over_both_directions(tmp_path: Path, write_lines: Write, blocks: int) -> None:
+def test_links_are_united_over_both_directions(tmp_path: Path, blocks: int) -> None:
     links = read_links(write_lines(tmp_path / "links.txt.gz", LINKS), 7)
     assert links.proteins.tolist() == ["7.a", "7.b", "7.c", "7.d"]
     assert (links.read, links.kept) == (7, 5)
@@ -80,7 +73,7 @@ def test_links_are_united_over_both_directions(tmp_path: Path, write_lines: Writ
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_files_of_any_editor_are_read(tmp_path: Path, write_lines: Write, mark: str, newline: str) -> None:
+def test_files_of_any_editor_are_read(tmp_path: Path, mark: str, newline: str) -> None:
     (tmp_path / "links.gz").write_bytes(gzip.compress((mark + "".join(line + newline for line in LINKS)).encode()))
     (tmp_path / "terms.gz").write_bytes(gzip.compress((mark + "".join(line + newline for line in TERMS)).encode()))
     links = read_links(write_lines(tmp_path / "plain.gz", LINKS), 7)
@@ -90,9 +83,7 @@ def test_files_of_any_editor_are_read(tmp_path: Path, write_lines: Write, mark: 
 
 
 @pytest.mark.parametrize(("score", "left"), [(0, 3), (150, 3), (151, 2), (500, 2), (501, 1), (1000, 1)])
-def test_the_score_is_reached_or_the_link_is_left_out(
-    tmp_path: Path, write_lines: Write, score: int, left: int
-) -> None:
+def test_the_score_is_reached_or_the_link_is_left_out(tmp_path: Path, score: int, left: int) -> None:
     """The evidence of the directions that reach the score counts."""
     links = read_links(write_lines(tmp_path / "links.txt.gz", LINKS), 7, score)
     assert len(links.edges) == left
@@ -103,7 +94,7 @@ def test_the_score_is_reached_or_the_link_is_left_out(
 
 
 @pytest.mark.parametrize("header", [DETAILED, FULL, PHYSICAL])
-def test_channels_are_found_by_the_header(tmp_path: Path, write_lines: Write, header: str) -> None:
+def test_channels_are_found_by_the_header(tmp_path: Path, header: str) -> None:
     """Direct and transferred evidence are united, and homology is none; there is one link for each column."""
     columns = header.split()[2:-1]
     scores = np.eye(len(columns), dtype=int)
@@ -133,7 +124,7 @@ def test_channels_are_found_by_the_header(tmp_path: Path, write_lines: Write, he
         (8, "7.a 7.b 0 0 -1 0 500 0 0 500", "a score is not 0 to 1000"),
     ],
 )
-def test_wrong_links(tmp_path: Path, write_lines: Write, blocks: int, line: int, text: str, message: str) -> None:
+def test_wrong_links(tmp_path: Path, blocks: int, line: int, text: str, message: str) -> None:
     lines = [*LINKS[: line - 1], text, *LINKS[line:]]
     path = write_lines(tmp_path / "links.txt.gz", lines)
     with pytest.raises(DataError, match=rf"links\.txt\.gz, line {line}: {message}") as raised:
@@ -142,7 +133,7 @@ def test_wrong_links(tmp_path: Path, write_lines: Write, blocks: int, line: int,
     assert str(raised.value).endswith("remove it and download it again, or copy a whole one there.")
 
 
-def test_terms_of_the_gene_ontology(tmp_path: Path, write_lines: Write, blocks: int) -> None:
+def test_terms_of_the_gene_ontology(tmp_path: Path, blocks: int) -> None:
     path = write_lines(tmp_path / "terms.txt.gz", TERMS)
     found = read_terms(path, 7, np.array(["7.a", "7.b", "7.c", "7.d"], object))
     assert found.terms.reset_index().to_numpy().tolist() == [
@@ -164,28 +155,23 @@ def test_terms_of_the_gene_ontology(tmp_path: Path, write_lines: Write, blocks: 
         (7, "7.d\tMolecular Function (Gene Ontology)\t\tα, β", "the term is empty"),
     ],
 )
-def test_wrong_terms(tmp_path: Path, write_lines: Write, blocks: int, line: int, text: str, message: str) -> None:
+def test_wrong_terms(tmp_path: Path, blocks: int, line: int, text: str, message: str) -> None:
     path = write_lines(tmp_path / "terms.txt.gz", [*TERMS[: line - 1], text, *TERMS[line:]])
     with pytest.raises(DataError, match=rf"terms\.txt\.gz, line {line}: {message}"):
         read_terms(path, 7, np.array(["7.a"], object))
 
 
-def _read(path: Path) -> None:
-    if "links" in path.name:
-        read_links(path, 7)
-    else:
-        read_terms(path, 7, np.array(["7.a"], object))
+def read_7(path: Path) -> None:
+    read_links(path, 7) if "links" in path.name else read_terms(path, 7, np.array(["7.a"], object))
 
 
 @pytest.mark.parametrize(("name", "lines"), [("links.txt.gz", LINKS), ("terms.txt.gz", TERMS)])
-def test_files_that_are_missing_empty_cut_or_altered(
-    tmp_path: Path, write_lines: Write, name: str, lines: list[str]
-) -> None:
+def test_files_that_are_missing_empty_cut_or_altered(tmp_path: Path, name: str, lines: list[str]) -> None:
     path = tmp_path / name
-    with pytest.raises(DataError, match=rf"{name} is missing"):
-        _read(path)
     content = write_lines(path, lines).read_bytes()
-    wrong: list[tuple[bytes, str]] = [
+    not_utf8 = "\n".join(TERMS).encode("latin-1", "replace").replace(b"quoted", b"\xe9t\xe9")
+    wrong: list[tuple[bytes | None, str]] = [
+        (None, rf"{name} is missing"),
         (b"", "is empty"),
         (gzip.compress(b""), "is empty"),
         (content[:-20], "is cut: the gzip stream ends too early"),
@@ -195,22 +181,20 @@ def test_files_that_are_missing_empty_cut_or_altered(
         (content[:12] + b"\xff" * 8 + content[20:], "is altered: it does not decompress|is not a whole gzip file"),
         (gzip.compress(lines[0].encode()), "has no (links|Gene Ontology terms)"),
         (gzip.compress(f"{lines[0]}\n".encode()), "has no (links|Gene Ontology terms)"),
+        *([(gzip.compress(not_utf8), "line 2: it is no text in UTF-8")] if lines is TERMS else []),
     ]
     for altered, message in wrong:
-        path.write_bytes(altered)
+        path.unlink(missing_ok=True) if altered is None else path.write_bytes(altered)
         with pytest.raises(DataError, match=message) as raised:
-            _read(path)
+            read_7(path)
         assert str(raised.value).startswith(str(path))
-    path.write_bytes(gzip.compress("\n".join(TERMS).encode("latin-1", "replace").replace(b"quoted", b"\xe9t\xe9")))
-    with pytest.raises(DataError, match="line 2: it is no text in UTF-8"):
-        read_terms(path, 7, np.array(["7.a"], object))
     path.unlink()
     path.mkdir()
     with pytest.raises(DataError, match="can't be read"):
-        _read(path)
+        read_7(path)
 
 
-def test_no_link_reaches_the_score_and_no_term_is_of_the_gene_ontology(tmp_path: Path, write_lines: Write) -> None:
+def test_no_link_reaches_the_score_and_no_term_is_of_the_gene_ontology(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no link with a combined score of at least 500: lower ppi\.string\.min_score"):
         read_links(write_lines(tmp_path / "links.txt.gz", [*LINKS[:1], *LINKS[3:5]]), 7, 500)
     with pytest.raises(DataError, match="has no Gene Ontology terms"):

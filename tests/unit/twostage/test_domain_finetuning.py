@@ -15,9 +15,9 @@ from metapt.domains.ecg import finetune as ecg_finetune
 from metapt.domains.ecg import resnet1d
 from metapt.domains.ecg.config import EcgFinetuning
 from metapt.domains.ecg.finetune import EcgFinetuneProblem, Labelled, Sets
-from metapt.domains.ppi import features as ppi_features
 from metapt.domains.ppi import gin
 from metapt.domains.ppi.config import Network, PpiFinetuning
+from metapt.domains.ppi.data import dataset as ppi_features
 from metapt.domains.ppi.data.dataset import on_device, splits
 from metapt.domains.ppi.finetune import PpiFinetuneProblem, sets_of
 from metapt.evaluation.auroc import auroc

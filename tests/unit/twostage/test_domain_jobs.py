@@ -10,7 +10,7 @@ from metapt.domains.ecg.config import ARMS as ECG_ARMS
 from metapt.domains.ecg.config import Warp
 from metapt.domains.ppi.config import ARMS as PPI_ARMS
 from metapt.domains.ppi.data.sections import SIMULATED, string_names
-from metapt.domains.ppi.settings import finetune_setting, pretrain_setting
+from metapt.domains.ppi.stages import finetune_setting, pretrain_setting
 from metapt.engine.jobs import Job, Place
 from metapt.engine.registry import domain
 from metapt.errors import ConfigError

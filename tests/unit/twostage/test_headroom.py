@@ -12,7 +12,7 @@ import pytest
 from metapt.domains.ecg import quantities as ecg
 from metapt.domains.mnist import quantities as mnist
 from metapt.domains.mnist.experiments.headroom.report import MnistHeadroom
-from metapt.domains.ppi import quantities as ppi
+from metapt.domains.ppi import stages as ppi
 from metapt.engine.config import validate
 from metapt.engine.registry import domain
 from metapt.evaluation import metrics

@@ -9,19 +9,10 @@ import torch
 from torch import Tensor
 
 from metapt.domains.ppi import config
-from metapt.domains.ppi.batches import CoTrainBatches, PpiBatches
-from metapt.domains.ppi.cotraining import CoTrainer
+from metapt.domains.ppi.cotraining import CoTrainBatches, CoTrainer, CoTrainProblem, encoder_of, head_of, whole
 from metapt.domains.ppi.pretraining_setting import PpiSetting
-from metapt.domains.ppi.problem import (
-    WEIGHTS,
-    CoTrainProblem,
-    MultitaskProblem,
-    encoder_of,
-    head_of,
-    task_weights,
-    whole,
-)
-from metapt.domains.ppi.quantities import QUANTILES
+from metapt.domains.ppi.problem import WEIGHTS, MultitaskProblem, PpiBatches, task_weights
+from metapt.domains.ppi.stages import QUANTILES
 from metapt.errors import ConfigError
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.params import detached
@@ -204,7 +195,7 @@ def _learn(setting: PpiSetting, loop: MetaPretraining, online: Callable[[], dict
 
 
 def _two_heads(setting: PpiSetting) -> Pretrained:
-    """Return the initial network of co-training; its `encoder` holds all parameters (see `problem.whole`)."""
+    """Return the initial network of co-training; its `encoder` holds all parameters (see `whole`)."""
     start = setting.initial()
     return Pretrained(whole(start.encoder, start.head, setting.initial_head()), {}, start.buffers)
 

@@ -48,13 +48,11 @@ class PpiPretraining(Section):
     batch_size: Positive = key(32, "graphs per minibatch")
     dropout: Share = key(0.2, "share of a layer's outputs that are zeroed")
     offset_centres: bool = key(
-        True,
-        "each graph has its own centre node (Hu et al.); false: one near the minibatch's start (released code)",
+        True, "each graph has its own centre node (Hu et al.); false: one near the minibatch's start (released code)"
     )
     online_evaluations: Count = key(10, "number of tests of the FT head during PT; not in the paper")
     precision: Literal["float32", "bfloat16"] = key(
-        "float32",
-        "number format of the encoder in PT steps and hypergradients (not in the paper)",
+        "float32", "number format of the encoder in PT steps and hypergradients (not in the paper)"
     )
 
 
@@ -70,12 +68,10 @@ class PpiFinetuning(Section):
         min_length=1,
     )
     trial_epochs: Positive | None = key(
-        None,
-        "epochs after which only the best learning rate is trained to the end; empty: all are (not in the paper)",
+        None, "epochs after which only the best learning rate is trained to the end; empty: all are (not in the paper)"
     )
     precision: Literal["float32", "bfloat16"] = key(
-        "float32",
-        "number format of the encoder while the whole network is fine-tuned (not in the paper)",
+        "float32", "number format of the encoder while the whole network is fine-tuned (not in the paper)"
     )
     linear_lrs: Rates = key(
         [1e-4],
@@ -118,14 +114,11 @@ class Supervised(PretrainedPpiArm):
     method: Literal["supervised"]
     pretrain_lr: Rate = key(1e-3, "PT learning rate (Adam); with `weights`, that of their arm")
     tasks: Literal["all", "related"] = key(
-        "all",
-        "all PT tasks, or those whose term nearly all proteins of an FT term have (not in the paper)",
+        "all", "all PT tasks, or those whose term nearly all proteins of an FT term have (not in the paper)"
     )
     weights: TaskWeights | None = key(None, "task weights of another arm; empty: each task has weight 1")
     group_weights: list[GroupWeight] | None = key(
-        None,
-        "weights of as many groups of PT tasks with alike labels; empty: none (not in the paper)",
-        min_length=2,
+        None, "weights of as many groups of PT tasks with alike labels; empty: none (not in the paper)", min_length=2
     )
 
     @model_validator(mode="after")
@@ -167,8 +160,7 @@ class PpiMeta(PretrainedPpiArm, MetaArm):
 
     pretrain_lr: Rate = key(1e-4, "PT learning rate (Adam)")
     unroll: Literal["head", "fitted", "ridge"] = key(
-        "head",
-        "FT in a meta-update: steps of the head, a head fitted to convergence, or a ridge regression",
+        "head", "FT in a meta-update: steps of the head, a head fitted to convergence, or a ridge regression"
     )
     batch_size: Positive | None = key(
         32, "graphs per FT minibatch of a meta-update; empty: all (not in the paper; as in FT)"
@@ -296,8 +288,7 @@ class PpiSettings(DomainSection):
 
     stand_ins: ClassVar[tuple[str, ...]] = ("simulated",)
     source: Source = key(
-        "hu2020",
-        "generated STRING files, STRING as `string` says, or the archive of Hu et al. (2020), 2 GB",
+        "hu2020", "generated STRING files, STRING as `string` says, or the archive of Hu et al. (2020), 2 GB"
     )
     string: String = String()
     test_species: Taxa = key([9606], "NCBI taxa of the test graphs", min_length=1)
@@ -361,7 +352,7 @@ def weights_of(arm: Arm) -> str | None:
 
 def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
     """Return the arm with the PT learning rate of the arm whose weights it takes, if that is among `arms`."""
-    source = arms.get(arm.weights.of) if isinstance(arm, Supervised) and arm.weights is not None else None
+    source = arms.get(weights_of(arm) or "")
     if source is None or isinstance(source, WithoutPretraining):
         return arm
     return arm.model_copy(update={"pretrain_lr": source.pretrain_lr})

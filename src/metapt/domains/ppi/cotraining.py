@@ -2,21 +2,101 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from metapt.domains.ppi.batches import CoTrainBatches
-from metapt.domains.ppi.problem import CoTrainProblem, encoder_of
+from metapt.domains.ppi.data.dataset import Indices, PpiDataset
+from metapt.domains.ppi.gin import GinEncoder, logits
+from metapt.domains.ppi.problem import LabelledGraphs, PpiBatches, task_losses, task_weights
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import Vector
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 
 
+class BothGraphs(NamedTuple):
+    """A PT minibatch and an FT training minibatch, for co-training."""
+
+    pretrain: LabelledGraphs
+    finetune: LabelledGraphs
+
+
+@dataclass(frozen=True)
+class CoTrainProblem:
+    """One network on PT and FT data with a weight per task, evaluated on FT validation data (one-stage optimisation).
+
+    All parameters, the FT head included, are pre-trained, so that the FT solver is an unroll of zero steps. The loss is
+    the sum of the PT and FT losses, each the mean over its tasks.
+    """
+
+    tested: ClassVar = True
+    encoder: GinEncoder
+
+    def losses(self, pretrained: Pretrained, batch: BothGraphs) -> tuple[Tensor, Tensor]:
+        """Return the losses [PT tasks] and [FT tasks]."""
+        network = {**pretrained.encoder, **pretrained.buffers}
+        return self.part(network, "pretrain_head", batch.pretrain), self.part(network, "finetune_head", batch.finetune)
+
+    def part(self, network: Params, head: str, batch: LabelledGraphs) -> Tensor:
+        """Return the losses of the tasks of one head, in training mode."""
+        features = self.encoder(network, batch.graphs, training=True, keep=batch.keep)
+        return task_losses(logits(head_of(network, head), features), batch.labels)
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: BothGraphs) -> Tensor:
+        pretrain, finetune = self.losses(pretrained, batch)
+        weights = task_weights(meta)
+        return (weights[: len(pretrain)] * pretrain).mean() + (weights[len(pretrain) :] * finetune).mean()
+
+    def encode(self, encoder: Params, batch: LabelledGraphs) -> Tensor:
+        return logits(head_of(encoder, "finetune_head"), self.encoder(encoder, batch.graphs, training=False))
+
+    def head_loss(self, head: Params, features: Tensor, batch: LabelledGraphs) -> Tensor:
+        return F.binary_cross_entropy_with_logits(features, batch.labels)
+
+
+def whole(encoder: Params, pretrain_head: Params, finetune_head: Params) -> Params:
+    """Return the encoder and both heads as the parameters of one network."""
+    heads = {"pretrain_head": pretrain_head, "finetune_head": finetune_head}
+    return encoder | {f"{part}.{name}": value for part, head in heads.items() for name, value in head.items()}
+
+
+def head_of(network: Params, part: str) -> Params:
+    """Return a head of such a network."""
+    return {name.removeprefix(f"{part}."): value for name, value in network.items() if name.startswith(f"{part}.")}
+
+
+def encoder_of(network: Params) -> Params:
+    """Return the encoder of such a network."""
+    return {name: value for name, value in network.items() if not name.split(".")[0].endswith("_head")}
+
+
+class CoTrainBatches(PpiBatches):
+    """Minibatches of co-training: each training minibatch is a PT minibatch and an FT minibatch."""
+
+    def __init__(
+        self, dataset: PpiDataset, sets: Mapping[str, tuple[Indices, int]], *arguments: Any, **options: Any
+    ) -> None:
+        super().__init__(dataset, {**sets, "hypergradient train": sets["train"]}, *arguments, **options)
+
+    def pretrain(self) -> BothGraphs:  # type: ignore[override]
+        return BothGraphs(super().pretrain(), self._trained("train"))
+
+    def hypergradient(self) -> BothGraphs:  # type: ignore[override]
+        return BothGraphs(super().hypergradient(), self._trained("hypergradient train"))
+
+    def _trained(self, name: str) -> LabelledGraphs:
+        """Return an FT training minibatch with dropout."""
+        batch = self._finetune(name)
+        return batch._replace(keep=self._dropout[name](len(batch.graphs.graph)))
+
+
 class CoTrainer(Pretrainer):
-    """Train a network on both data sets in each step. Its `encoder` holds all parameters (see `problem.whole`).
+    """Train a network on both data sets in each step. Its `encoder` holds all parameters (see `whole`).
 
     With the gradients "alternate" it takes a step on PT data, then one on FT data; with "pcgrad" one step along the sum
     of both gradients after conflicting components are projected out (Yu et al. 2020); with "pcgrad_shared" the same,
@@ -59,8 +139,11 @@ class CoTrainer(Pretrainer):
     def _projected(self) -> Tensor:
         losses = [part.mean() for part in self.problem.losses(self.pretrained, self.batches.pretrain())]
         values = list(self.pretrained.encoder.values())
-        first, second = (_gradient(loss, values) for loss in losses)
-        for value, gradient in zip(values, without_conflicts(first, second, self._projects), strict=True):
+        # A loss does not depend on the other loss's head.
+        first, second = (
+            torch.autograd.grad(loss, values, allow_unused=True, materialize_grads=True) for loss in losses
+        )
+        for value, gradient in zip(values, without_conflicts(list(first), list(second), self._projects), strict=True):
             value.grad = gradient
         self._optimizer.step()
         return losses[0].detach()
@@ -79,8 +162,3 @@ def without_conflicts(first: Vector, second: Vector, projected: int) -> Vector:
     shared = torch.split(x + y, [part.numel() for part in first[:projected]])
     summed = [part.view_as(like) for part, like in zip(shared, first[:projected], strict=True)]
     return [*summed, *(a + b for a, b in zip(first[projected:], second[projected:], strict=True))]
-
-
-def _gradient(loss: Tensor, values: Vector) -> Vector:
-    """Return the gradient of a loss, zero for the head that the loss does not depend on."""
-    return list(torch.autograd.grad(loss, values, allow_unused=True, materialize_grads=True))

@@ -15,14 +15,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from metapt.domains.ppi.batches import Dropout
 from metapt.domains.ppi.config import Network, PpiFinetuning
-from metapt.domains.ppi.data.dataset import PpiDataset, Splits, held_out_tasks, open_dataset, splits
-from metapt.domains.ppi.features import features_of
+from metapt.domains.ppi.data.dataset import PpiDataset, Splits, features_of, held_out_tasks, open_dataset, splits
 from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained, load_pretrained
-from metapt.domains.ppi.quantities import AUROC, TASK_AUROC
-from metapt.domains.ppi.settings import HELD_OUT
-from metapt.domains.ppi.stages import PpiFinetuneSettings
+from metapt.domains.ppi.problem import Dropout
+from metapt.domains.ppi.stages import AUROC, HELD_OUT, TASK_AUROC, PpiFinetuneSettings
 from metapt.hypergrad import Params
 from metapt.hypergrad.layers.precision import computing_in
 from metapt.machine import Machine

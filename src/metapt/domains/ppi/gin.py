@@ -205,15 +205,13 @@ def initial_pretrained(layers: int, width: int, tasks: int, generator: torch.Gen
     Linear layers have torch's initialisation, node embeddings Glorot's. Their node embedding has rows for two kinds of
     node, of which the data contain one.
     """
-    encoder: Params = {"node": _glorot(2, width, generator)[1]}
+    bound = math.sqrt(6 / (2 + width))
+    encoder: Params = {"node": ((2 * torch.rand(2, width, generator=generator) - 1) * bound)[1]}
     buffers: Params = {}
     for layer in range(layers):
         part = f"layers.{layer}"
-        for name, inputs, outputs in (
-            ("edge", EDGE_BITS, width),
-            ("linear1", 2 * width, 2 * width),
-            ("linear2", 2 * width, width),
-        ):
+        sizes = {"edge": (EDGE_BITS, width), "linear1": (2 * width, 2 * width), "linear2": (2 * width, width)}
+        for name, (inputs, outputs) in sizes.items():
             encoder |= {f"{part}.{name}.{key}": value for key, value in _linear(inputs, outputs, generator).items()}
         encoder |= {f"{part}.norm.weight": torch.ones(2 * width), f"{part}.norm.bias": torch.zeros(2 * width)}
         buffers |= {
@@ -225,11 +223,7 @@ def initial_pretrained(layers: int, width: int, tasks: int, generator: torch.Gen
 
 
 def load_pretrained(path: Path, network: Network, device: str) -> Learned:
-    """Read pretrained.pt, whose encoder must have the network's layers and width.
-
-    Raises:
-        DataError: as `pretrained_file.load_pretrained`.
-    """
+    """Read pretrained.pt, whose encoder must have the network's layers and width. Raises DataError if it has others."""
     like = initial_pretrained(network.layers, network.width, 1, torch.Generator())
     return pretrained_file.load_pretrained(path, like, f"{network.layers} layers of width {network.width}", device)
 
@@ -237,11 +231,6 @@ def load_pretrained(path: Path, network: Network, device: str) -> Learned:
 def initial_head(width: int, tasks: int, generator: torch.Generator) -> Params:
     """Return a head with torch's random initialisation of a linear layer."""
     return _linear(2 * width, tasks, generator)
-
-
-def _glorot(rows: int, columns: int, generator: torch.Generator) -> Tensor:
-    bound = math.sqrt(6 / (rows + columns))
-    return (2 * torch.rand(rows, columns, generator=generator) - 1) * bound
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator) -> Params:

@@ -16,8 +16,13 @@ from metapt.domains.ppi.config import (
     weights_of,
 )
 from metapt.domains.ppi.data.sections import ARCHIVE, SIMULATED, String, string_names
-from metapt.domains.ppi.settings import finetune_setting, pretrain_setting
-from metapt.domains.ppi.stages import PpiFinetuneSettings, PpiPrepareSettings, PpiPretrainSettings
+from metapt.domains.ppi.stages import (
+    PpiFinetuneSettings,
+    PpiPrepareSettings,
+    PpiPretrainSettings,
+    finetune_setting,
+    pretrain_setting,
+)
 from metapt.engine.jobs import Job
 from metapt.twostage.arms import to_pretrain
 from metapt.twostage.jobs import TwoStageJobs, Work
@@ -27,7 +32,7 @@ PREPARED = {"graphs": "graphs.npz", "tasks": "tasks.csv", "counts": "counts.csv"
 
 
 class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
-    """The jobs of the PPI domain; see `metapt.domains.ppi.settings` for its settings."""
+    """The jobs of the PPI domain; see `metapt.domains.ppi.stages` for its settings."""
 
     config: PpiSettings
 
@@ -137,17 +142,14 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
         parts = arm.folds or (1 + max(1, arm.unroll_steps) if arm.unroll == "head" else 2)
         return min(self._graphs(), (arm.batch_size or self._graphs()) * parts)
 
-    def _update_passes(self, arm: PpiMeta, batch_size: int) -> int:
-        """Return the largest possible number of forward and backward passes of one graph in a meta-update."""
-        return arm.accumulate * (arm.passes * (arm.hypergradient_batch or batch_size) + self._update_graphs(arm))
-
     def _pretrain_minutes(self, arm: Arm, pretrain: PpiPretraining) -> int:
         """Return the time limit in minutes of a PT run."""
         graphs = pretrain.epochs * self._graphs() if self.has_encoder(arm) else 0
         passes = 2.0 * graphs
         if isinstance(arm, PpiMeta):
             updates = graphs / (pretrain.batch_size * arm.pretrain_steps)
-            passes += updates * self._update_passes(arm, pretrain.batch_size)
+            size = arm.hypergradient_batch or pretrain.batch_size
+            passes += updates * arm.accumulate * (arm.passes * size + self._update_graphs(arm))
         return self._minutes(passes)
 
     def _finetune_minutes(self, finetune: PpiFinetuning) -> int:

@@ -16,18 +16,13 @@ from metapt.domains.ppi.data.dataset import open_dataset
 from metapt.domains.ppi.gin import load_pretrained
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
-from metapt.domains.ppi.quantities import OTHERS, PLANTED, RELATIVES, WEIGHT
-from metapt.domains.ppi.stages import PpiPretrainSettings
+from metapt.domains.ppi.stages import OTHERS, PLANTED, RELATIVES, WEIGHT, PpiPretrainSettings
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.auroc import auroc
 from metapt.files import reading
 from metapt.machine import Machine
 from metapt.twostage import pretraining
-
-PURPOSE = "planted: "
-"""Prefix of the description of a generated term, followed by its purpose: `USEFUL` or another word."""
-USEFUL = "useful"
 
 
 def run(settings: PpiPretrainSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
@@ -72,8 +67,8 @@ def weight_numbers(weights: NDArray[np.float64], described: list[str], setting: 
     The properties are planted use and relation to FT tasks. One that all tasks share is left out.
     """
     found = {}
-    planted = np.array([text.startswith(PURPOSE) for text in described])
-    useful = np.array([text.startswith(PURPOSE + USEFUL) for text in described])
+    planted = np.array([text.startswith("planted: ") for text in described])  # of generated terms, see `data.simulate`
+    useful = np.array([text.startswith("planted: useful") for text in described])
     if 0 < useful.sum() < planted.sum():
         found[PLANTED] = float(auroc(torch.from_numpy(weights[planted]), torch.from_numpy(useful[planted])))
     relatives = setting.relatives()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,19 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metapt.domains.ppi import config
-from metapt.domains.ppi.batches import PpiBatches
-from metapt.domains.ppi.data.dataset import Indices, PpiDataset, held_out_tasks, splits
+from metapt.domains.ppi.data.dataset import Indices, PpiDataset, Splits, features_of, held_out_tasks, splits
 from metapt.domains.ppi.data.graphs import pack, unpack
-from metapt.domains.ppi.data.task_relations import related, task_groups
-from metapt.domains.ppi.features import head_aurocs
-from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained
-from metapt.domains.ppi.problem import initial_meta
-from metapt.domains.ppi.quantities import ONLINE
-from metapt.domains.ppi.settings import HALF_DATA, HELD_OUT, permuted_share
-from metapt.errors import ConfigError
+from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained, logits
+from metapt.domains.ppi.problem import WEIGHTS, PpiBatches
+from metapt.domains.ppi.stages import HALF_DATA, HELD_OUT, ONLINE, permuted_share
+from metapt.errors import ConfigError, DataError
+from metapt.evaluation.auroc import mean_auroc
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
+
+IMPLIED = 99  # least percentage of the graphs with a fine term that carry a related coarse term
+COMMON = 50  # percentage of all graphs from which on a coarse term is not informative
+_CHUNK = 4096  # graphs whose labels are floats at a time; all of them would not fit in memory
 
 _Batches = TypeVar("_Batches", bound=PpiBatches)
 
@@ -38,7 +39,7 @@ class PpiSetting:
     pretrain: config.PpiPretraining  # settings of PT, with the changes of the arm
     test_species: list[int]  # NCBI taxa
     seed: int  # the PT seed
-    name: str  # the setting: one of `metapt.domains.ppi.settings.SETTINGS`, or a name from `permuted`
+    name: str  # the setting: one of `metapt.domains.ppi.stages.SETTINGS`, or a name from `permuted`
     learned: Tensor | None  # logits of the task weights that another arm has learned; None if the arm takes none
     checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
 
@@ -52,14 +53,19 @@ class PpiSetting:
         return GinEncoder(self.network.layers, self.network.width, self.pretrain.precision, recompute)
 
     @property
+    def parts(self) -> Splits:
+        """Return the numbers of the graphs in each part of the data."""
+        return splits(self.dataset.graphs, self.test_species)
+
+    @property
     def graphs(self) -> Indices:
         """Return the numbers of the PT graphs."""
-        return splits(self.dataset.graphs, self.test_species).pretrain
+        return self.parts.pretrain
 
     @property
     def finetune(self) -> tuple[Indices, Indices]:
         """Return the numbers of the FT graphs that meta-PT may use: training, validation."""
-        parts = splits(self.dataset.graphs, self.test_species)
+        parts = self.parts
         if self.name != HALF_DATA:
             return parts.train, parts.validation
         random = np.random.default_rng([self.seed, 1])
@@ -113,17 +119,20 @@ class PpiSetting:
 
     def groups(self, count: int) -> NDArray[np.int64]:
         """Return the group, from 0 to count - 1, of each PT task by its labels on the PT graphs; see `task_groups`."""
-        bits = self.coarse()
-        coarse = self.dataset.graphs.coarse if bits is None else bits.cpu().numpy()
-        return task_groups(unpack(coarse[self.graphs], self.dataset.coarse_tasks), count)
+        return task_groups(self._labels(self.graphs), count)
 
     def relatives(self) -> NDArray[np.bool_]:
         """Return a mask [PT tasks] of the tasks that an FT task implies by the setting's labels (see `related`)."""
-        known, bits, tasks = np.concatenate(self.finetune), self.coarse(), self.tasks
-        coarse = self.dataset.graphs.coarse if bits is None else bits.cpu().numpy()
+        known, tasks = np.concatenate(self.finetune), self.tasks
         fine = unpack(self.dataset.graphs.fine[known], self.dataset.fine_tasks)
         granted = fine if tasks is None else fine[:, tasks.numpy()]
-        return np.asarray(related(unpack(coarse[known], self.dataset.coarse_tasks), granted).any(1))
+        return np.asarray(related(self._labels(known), granted).any(1))
+
+    def _labels(self, graphs: Indices) -> NDArray[np.uint8]:
+        """Return the setting's PT labels [n, PT tasks] of graphs."""
+        bits = self.coarse()
+        coarse = self.dataset.graphs.coarse if bits is None else bits.cpu().numpy()
+        return unpack(coarse[graphs], self.dataset.coarse_tasks)
 
     def sets(self, arm: config.PpiMeta | None = None) -> dict[str, tuple[Indices, int]]:
         """Return the graphs of each set of minibatches and the size of these, for a meta arm or (None) any other arm.
@@ -176,14 +185,73 @@ class PpiSetting:
 
     def initial_meta(self, tasks: int) -> Params:
         """Return the logits of task weights of 1."""
-        return {name: value.to(self.dataset.device) for name, value in initial_meta(tasks).items()}
+        return {WEIGHTS: torch.zeros(tasks, device=self.dataset.device)}
 
+    @torch.no_grad()
     def online(self, encoder: Params, head: Params) -> dict[str, Tensor]:
-        """Return the AUROC (%) of an FT head on validation and test graphs."""
-        parts = splits(self.dataset.graphs, self.test_species)
-        graphs = {ONLINE["validation"]: parts.validation, ONLINE["test"]: parts.test}
-        tasks = self.tasks
-        return {
-            name: torch.tensor([head_aurocs(self.encoder, encoder, head, self.dataset, torch.from_numpy(part), tasks)])
-            for name, part in graphs.items()
-        }
+        """Return the AUROC (%) of an FT head on validation and test graphs, the mean over its tasks.
+
+        Raises DataError if no task has both labels.
+        """
+        parts = self.parts
+        found = {}
+        for which, part in (("validation", parts.validation), ("test", parts.test)):
+            graphs = torch.from_numpy(part)
+            labels = self.dataset.fine(graphs)
+            outputs = logits(head, features_of(self.encoder, encoder, self.dataset, graphs))
+            auroc = 100 * float(mean_auroc(outputs, labels if self.tasks is None else labels[:, self.tasks]))
+            found[ONLINE[which]] = torch.tensor([auroc])
+        return found
+
+
+def related(coarse_labels: NDArray[Any], fine_labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which coarse terms may be informative ancestors of fine terms: [coarse tasks, fine tasks].
+
+    A coarse term is related to a fine one if at least 99 % of the graphs with the fine term carry it, and less than
+    half of all graphs do. Labels are [graphs, tasks] of 0 and 1. A fine term that no graph carries has no related term.
+    """
+    both = _together(coarse_labels, fine_labels)
+    with_fine, with_coarse = (np.asarray(labels).sum(axis=0, dtype=np.int64) for labels in (fine_labels, coarse_labels))
+    says_something = 100 * with_coarse < COMMON * len(coarse_labels)
+    result: NDArray[np.bool_] = (100 * both >= IMPLIED * with_fine) & (with_fine > 0) & says_something[:, None]
+    return result
+
+
+def task_groups(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Return the group, from 0 to count - 1, of each task, given labels [graphs, tasks] of 0 and 1.
+
+    Tasks are joined bottom up by Ward's criterion (Ward, JASA 1963) on the labels of each task, scaled to mean 0 and
+    norm 1: their squared distance is 2 (1 - correlation). A task whose labels are all equal correlates with none.
+    Groups are numbered by their first task. Raises DataError if there are fewer tasks than groups.
+    """
+    if labels.shape[1] < count:
+        raise DataError(
+            f"{labels.shape[1]} PT tasks don't make {count} groups; give fewer groups (or `group_weights`), or prepare "
+            "more PT tasks."
+        )
+    from scipy.cluster.hierarchy import cut_tree, ward  # here, since few PT jobs need it
+
+    distances = np.sqrt(2 * (1 - _correlations(labels)).clip(min=0))
+    above = np.triu_indices(len(distances), 1)
+    found = cut_tree(ward(distances[above]), count)[:, 0]
+    _, first = np.unique(found, return_index=True)
+    numbers: NDArray[np.int64] = np.argsort(np.argsort(first))[found]
+    return numbers
+
+
+def _correlations(labels: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the correlations [tasks, tasks] of labels [graphs, tasks]; 0 with a task that has no variance."""
+    mean = labels.mean(0, dtype=np.float64)
+    covariances = _together(labels, labels) / len(labels) - np.outer(mean, mean)
+    deviations = np.sqrt(np.diag(covariances).clip(min=0))
+    scale = np.outer(deviations, deviations)
+    return np.divide(covariances, scale, out=np.zeros_like(covariances), where=scale > 1e-12)
+
+
+def _together(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the number of graphs that carry both, [first tasks, second tasks], of labels [graphs, tasks]."""
+    both = np.zeros((first.shape[1], second.shape[1]))
+    for start in range(0, len(first), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        both += first[chunk].T.astype(np.float32) @ second[chunk].astype(np.float32)
+    return both

@@ -1,18 +1,28 @@
-"""The `MetaProblem`s of protein graphs: multitask PT with task weights, and co-training with them (Section 5)."""
+"""Multitask PT with task weights (Section 5): the `MetaProblem` and its minibatches.
+
+All random numbers of minibatches come from streams of the PT seed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from metapt.domains.ppi.gin import GinEncoder, GraphBatch, logits
+from metapt.domains.ppi.config import Network
+from metapt.domains.ppi.data.dataset import Indices, PpiDataset, labels
+from metapt.domains.ppi.gin import GinEncoder, GraphBatch, dropout_masks, logits
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import Vector
+from metapt.training.batches import StreamBatches
+from metapt.training.seeds import generator
+from metapt.training.streams import ShuffledStream
 
 WEIGHTS = "task_weights"
 
@@ -25,21 +35,9 @@ class LabelledGraphs(NamedTuple):
     keep: Tensor | None
 
 
-class BothGraphs(NamedTuple):
-    """A PT minibatch and an FT training minibatch, for co-training."""
-
-    pretrain: LabelledGraphs
-    finetune: LabelledGraphs
-
-
 def task_weights(meta: Params) -> Tensor:
     """Return the task weights 2 sigmoid(phi), [tasks], in (0, 2)."""
     return 2 * torch.sigmoid(meta[WEIGHTS])
-
-
-def initial_meta(tasks: int) -> Params:
-    """Return the logits of weight 1 for each task."""
-    return {WEIGHTS: torch.zeros(tasks)}
 
 
 def task_losses(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -98,50 +96,92 @@ class MultitaskProblem:
         return batch.labels
 
 
-@dataclass(frozen=True)
-class CoTrainProblem:
-    """One network on PT and FT data with a weight per task, evaluated on FT validation data (one-stage optimisation).
+class Dropout:
+    """Dropout masks of training minibatches, drawn by a generator on the device."""
 
-    All parameters, the FT head included, are pre-trained, so that the FT solver is an unroll of zero steps. The loss is
-    the sum of the PT and FT losses, each the mean over its tasks.
+    def __init__(self, generator: torch.Generator, network: Network, rate: float) -> None:
+        self._generator, self._network, self._rate = generator, network, rate
+
+    def __call__(self, nodes: int) -> Tensor | None:
+        if not self._rate:
+            return None
+        return dropout_masks(self._network.layers, nodes, self._network.width, self._rate, self._generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._generator.set_state(state["generator"])
+
+
+class PpiBatches(StreamBatches):
+    """PT minibatches with coarse labels, and FT minibatches with fine labels.
+
+    Each set of graphs has its own streams for graphs and dropout masks. Arms with the same seed, PT settings and PT
+    labels therefore see the same PT minibatches and masks, whatever else they draw. `sets` are the graphs of
+    "pretrain", "hypergradient" (PT graphs), "train" and "validation" with the sizes of their minibatches; unused ones
+    may be left out. `dropout` is the share of a layer's outputs that are zeroed, `coarse` the PT labels of all graphs
+    as bits (None: those of the data set), and `tasks` the FT tasks whose labels may be used (None: all).
+    `offset_centres`, for PT minibatches: see `PpiDataset.batch`.
     """
 
-    tested: ClassVar = True
-    encoder: GinEncoder
+    def __init__(
+        self,
+        dataset: PpiDataset,
+        sets: Mapping[str, tuple[Indices, int]],
+        network: Network,
+        dropout: float,
+        seed: int,
+        *,
+        coarse: Tensor | None = None,
+        tasks: Tensor | None = None,
+        offset_centres: bool = True,
+    ) -> None:
+        self._dataset, self._offset = dataset, offset_centres
+        self._tasks = None if tasks is None else tasks.to(dataset.device)
+        self._coarse = dataset.coarse_bits if coarse is None else coarse
+        self._indices = {name: torch.from_numpy(np.asarray(chosen)) for name, (chosen, _) in sets.items()}
+        masks = {name: generator("ppi dropout", name, seed, device=dataset.device) for name in sets}
+        self._dropout = {name: Dropout(stream, network, dropout) for name, stream in masks.items()}
+        streams = {name: [generator("ppi batches", name, seed)] for name in sets}
+        super().__init__(
+            {name: ShuffledStream(len(chosen), size, streams[name]) for name, (chosen, size) in sets.items()}
+        )
 
-    def losses(self, pretrained: Pretrained, batch: BothGraphs) -> tuple[Tensor, Tensor]:
-        """Return the losses [PT tasks] and [FT tasks]."""
-        network = {**pretrained.encoder, **pretrained.buffers}
-        return self.part(network, "pretrain_head", batch.pretrain), self.part(network, "finetune_head", batch.finetune)
+    def pretrain(self) -> LabelledGraphs:
+        return self._labelled("pretrain")
 
-    def part(self, network: Params, head: str, batch: LabelledGraphs) -> Tensor:
-        """Return the losses of the tasks of one head, in training mode."""
-        features = self.encoder(network, batch.graphs, training=True, keep=batch.keep)
-        return task_losses(logits(head_of(network, head), features), batch.labels)
+    def hypergradient(self) -> LabelledGraphs:
+        return self._labelled("hypergradient")
 
-    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: BothGraphs) -> Tensor:
-        pretrain, finetune = self.losses(pretrained, batch)
-        weights = task_weights(meta)
-        return (weights[: len(pretrain)] * pretrain).mean() + (weights[len(pretrain) :] * finetune).mean()
+    def train(self) -> LabelledGraphs:
+        return self._finetune("train")
 
-    def encode(self, encoder: Params, batch: LabelledGraphs) -> Tensor:
-        return logits(head_of(encoder, "finetune_head"), self.encoder(encoder, batch.graphs, training=False))
+    def validation(self) -> LabelledGraphs:
+        return self._finetune("validation")
 
-    def head_loss(self, head: Params, features: Tensor, batch: LabelledGraphs) -> Tensor:
-        return F.binary_cross_entropy_with_logits(features, batch.labels)
+    def _labelled(self, name: str) -> LabelledGraphs:
+        indices = self._next(name)
+        graphs = self._dataset.batch(indices, self._offset)
+        coarse = labels(self._coarse, indices, self._dataset.coarse_tasks)
+        return LabelledGraphs(graphs, coarse, self._dropout[name](len(graphs.graph)))
 
+    def _finetune(self, name: str) -> LabelledGraphs:
+        indices = self._next(name)
+        return LabelledGraphs(self._dataset.batch(indices), self._fine(indices), None)
 
-def whole(encoder: Params, pretrain_head: Params, finetune_head: Params) -> Params:
-    """Return the encoder and both heads as the parameters of one network."""
-    heads = {"pretrain_head": pretrain_head, "finetune_head": finetune_head}
-    return encoder | {f"{part}.{name}": value for part, head in heads.items() for name, value in head.items()}
+    def _fine(self, indices: Tensor) -> Tensor:
+        fine = self._dataset.fine(indices)
+        return fine if self._tasks is None else fine[:, self._tasks]
 
+    def _next(self, name: str) -> Tensor:
+        return self._indices[name][self._streams[name].next()[0]]
 
-def head_of(network: Params, part: str) -> Params:
-    """Return a head of such a network."""
-    return {name.removeprefix(f"{part}."): value for name, value in network.items() if name.startswith(f"{part}.")}
+    def state_dict(self) -> dict[str, Any]:
+        masks = {name: each.state_dict() for name, each in self._dropout.items()}
+        return {"streams": super().state_dict(), "dropout": masks}
 
-
-def encoder_of(network: Params) -> Params:
-    """Return the encoder of such a network."""
-    return {name: value for name, value in network.items() if not name.split(".")[0].endswith("_head")}
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state["streams"])
+        for name, each in self._dropout.items():
+            each.load_state_dict(state["dropout"][name])

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, partial
 from typing import ClassVar
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from metapt.domains.ppi.config import (
     Arm,
+    ArmsSection,
     PpiMeta,
     PpiSettings,
     Supervised,
@@ -22,12 +25,18 @@ from metapt.domains.ppi.config import (
     resolved,
     start_of,
 )
-from metapt.domains.ppi.quantities import AUROC, WEIGHT
-from metapt.domains.ppi.settings import FULL_ACCESS, HALF_DATA, HELD_OUT, finetune_setting
+from metapt.domains.ppi.stages import AUROC, FULL_ACCESS, HALF_DATA, HELD_OUT, WEIGHT, finetune_setting
 from metapt.errors import DataError
+from metapt.evaluation import figures
+from metapt.evaluation.comparisons import Comparison
+from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.figures import Style
 from metapt.evaluation.statistics import Estimate, estimate_mean
+from metapt.evaluation.tables import Tables, published
 from metapt.files import reading
+from metapt.twostage import panels, tables
+from metapt.twostage.arms import Pair
+from metapt.twostage.aurocs import arm_differences, auroc_cells, beats, beside_papers, evaluation_words
 from metapt.twostage.quantities import EVALUATIONS, VALIDATION_AUROC
 from metapt.twostage.results import Cell, TwoStageResults
 
@@ -79,6 +88,8 @@ PAPERS_CLAIMS = (
 """Arm and control of each claim of the paper on AUROC."""
 
 HELD_OUT_TASKS = "held_out_tasks"  # the experiment whose AUROC is the mean over the folds
+
+PAIRED = f"{tables.DIFFERENCES}, and the p-value of the paired t test"
 
 
 @dataclass(frozen=True)
@@ -190,9 +201,9 @@ class PpiResults(TwoStageResults):
         """
         return pd.concat({fold: self.runs(arm, fold, evaluation) for fold in HELD_OUT}, axis=1)
 
-    def weights(self, arm: str, setting: str = FULL_ACCESS) -> pd.DataFrame:
+    def weights(self, arm: str) -> pd.DataFrame:
         """Return the learned weights [PT tasks, PT seeds]. Raises NotMeasuredError if the arm has learned none."""
-        return self.by_seed(arm, WEIGHT, setting)
+        return self.by_seed(arm, WEIGHT, FULL_ACCESS)
 
     def papers_number(self, arm: str, metric: str) -> float:
         """Return the paper's number for an arm and metric of this experiment, NaN if it has none."""
@@ -202,23 +213,14 @@ class PpiResults(TwoStageResults):
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """Return kind, task, term and description of the tasks; empty if the experiment does not read them.
-
-        Raises DataError if the file is not a list of tasks.
-        """
-        return _tasks(self.files.get("tasks"))
-
-
-def _tasks(path: Path | None) -> pd.DataFrame:
-    columns = ["kind", "task", "term", "description"]
-    if path is None:
-        return pd.DataFrame({name: [] for name in columns})
-    try:
-        with reading(path, "prepare the data again") as file:
-            found = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8")[columns]
-        return found.assign(task=found["task"].astype(int))
-    except (ValueError, KeyError) as error:
-        raise DataError(f"{path} is not the list of tasks ({error}); prepare the data again.") from None
+        """Return kind, task, term and description of the tasks. Raises DataError if the file is not a list of tasks."""
+        path = self.files["tasks"]
+        try:
+            with reading(path, "prepare the data again") as file:
+                found = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8")
+            return found[["kind", "task", "term", "description"]].assign(task=found["task"].astype(int))
+        except (ValueError, KeyError) as error:
+            raise DataError(f"{path} is not the list of tasks ({error}); prepare the data again.") from None
 
 
 def task_names(tasks: pd.DataFrame, kind: str, width: int = 48) -> dict[int, str]:
@@ -228,9 +230,114 @@ def task_names(tasks: pd.DataFrame, kind: str, width: int = 48) -> dict[int, str
     >>> task_names(tasks, "coarse")
     {3: 'GO:0008150'}
     """
-    part = tasks[tasks["kind"] == kind]
-    words = zip(part["task"].astype(int), part["description"].fillna(""), part["term"].fillna(""), strict=True)
-    return {
-        task: textwrap.shorten(str(description or term or f"task {task}"), width, placeholder=" ...")
-        for task, description, term in words
+    rows = tasks[tasks["kind"] == kind].to_dict("records")
+    names = {int(row["task"]): row["description"] or row["term"] or f"task {row['task']}" for row in rows}
+    return {task: textwrap.shorten(name, width, placeholder=" ...") for task, name in names.items()}
+
+
+def experiment(
+    section: type[ArmsSection], order: int, settings: Sequence[str], title: str, figure_title: str
+) -> Experiment:
+    """Return the record of an experiment on AUROC with the FT runs of each arm in some settings."""
+    return Experiment(
+        title=title,
+        figure_title=figure_title,
+        section=section,
+        order=order,
+        needs=lambda jobs, own: Needs(jobs.finetunes((arm, setting) for arm in own.arms for setting in settings)),
+        results=PpiResults,
+        tables=auroc_tables,
+        figure=draw_auroc,
+        comparisons=auroc_claims,
+    )
+
+
+def auroc_tables(results: PpiResults) -> Tables:
+    """Return AUROC beside the paper's, and the differences between arms, paired by PT seed."""
+    joined, found = beside_papers(results, auroc_cells(results)), arm_differences(results, results.pairs())
+    key = results.key
+    over = "the folds" if key == HELD_OUT_TASKS else "all FT runs"
+    rows = []
+    for arm, part in joined.groupby("arm", sort=False):
+        first = part.iloc[0]
+        row: dict[str, object] = {"arm": results.label(str(arm)), "n": first["n"], "PT seeds": first["seeds"]}
+        for cell in part.to_dict("records"):
+            name, paper = EVALUATIONS[cell["evaluation"]], published(cell["paper_mean"], cell["paper_standard_error"])
+            row |= {name: tables.cell_text(cell), f"paper, {name}": paper}
+        rows.append(row)
+    blocks = {
+        f"{AUROC}, {SETTINGS[key]}. Ours: mean ± standard error over {over}, as the paper's; "
+        f"{tables.OVER_RUNS} (without PT each has its own)": pd.DataFrame(rows).fillna("")
     }
+    if len(found):
+        caption = f"Differences between arms {PAIRED}. The CSV has the interval of a bootstrap over PT seeds"
+        blocks[caption] = wide_differences(results, found)
+    return Tables(blocks, tables.numbers_of(results.name, [joined, found]))
+
+
+def draw_auroc(results: PpiResults) -> Figure:
+    """Draw the AUROC of each arm under each evaluation beside the paper's, and the paired differences to plain PT."""
+    cells, papers, key, arms = auroc_cells(results), results.papers_cells(), results.key, results.arms
+    below = arm_differences(results, [Pair(arm, BASELINE) for arm in arms if arm != BASELINE and BASELINE in arms])
+    below = below[below["seeds"] > 1] if len(below) else below
+    evaluations = [each for each in results.config.evaluations if (cells["evaluation"] == each).any()]
+    height = max(2.2, 0.5 * len(arms) + 1.1)
+    drawn, axes = figures.panels(len(evaluations), 2 if len(below) else 1, width=5.6, height=height)
+    for axis, evaluation in zip(axes, evaluations, strict=False):
+        panels.dots(axis, _of(cells, evaluation), _of(papers, evaluation), results.label)
+        figures.title(axis, f"{SETTINGS[key]}, {EVALUATIONS[evaluation]}")
+    for axis, evaluation in zip(axes[len(evaluations) :], evaluations, strict=False):
+        part = _of(below, evaluation)
+        _intervals(axis, [results.label(arm) for arm in part["arm"]], part, f"AUROC minus {results.label(BASELINE)}'s")
+    if len(below):
+        figures.same_range(axes[len(evaluations) :], "x")
+    figures.legend_above(drawn, axes)
+    return drawn
+
+
+def auroc_claims(results: PpiResults) -> Iterator[Comparison]:
+    """Yield a claim for each of the results' pairs of arms and each evaluation."""
+    yield from beats(results)
+    starts = dict(results.starts(arm for arm in (RELEASED, LEARNED) if arm in results.arms))
+    if len(starts) == 2:
+        yield from (_released_gains_more(results, starts, evaluation) for evaluation in results.config.evaluations)
+
+
+def wide_differences(results: PpiResults, found: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with a row per difference and a column per evaluation."""
+
+    def words(row: tables.Row) -> dict[str, object]:
+        difference = f"{results.label(row['arm'])} minus {results.label(row['minus'])}"
+        return {"difference": difference, "PT seeds": row["seeds"]}
+
+    text = partial(tables.difference_text, p_value=True)
+    return tables.wide(found, ("arm", "setting", "minus"), words, evaluation_words, text)
+
+
+def _released_gains_more(results: PpiResults, starts: Mapping[str, str], evaluation: str) -> Comparison:
+    """Return the claim that learned weights gain more over their start with the released code's choices than without.
+
+    `starts` gives the start of both arms.
+    """
+
+    def gain(arm: str) -> pd.Series[float]:
+        return results.runs(arm, results.key, evaluation) - results.runs(starts[arm], results.key, evaluation)
+
+    where = f"{SETTINGS[results.key]}, {EVALUATIONS[evaluation]}"
+    text = f"{RELEASED} gains more over {starts[RELEASED]} than {LEARNED} over {starts[LEARNED]}, {where}"
+    return tables.better(text, RELEASED, LEARNED, AUROC, evaluation, (partial(gain, RELEASED), partial(gain, LEARNED)))
+
+
+def _of(cells: pd.DataFrame, evaluation: str) -> pd.DataFrame:
+    """Return the rows of an evaluation."""
+    return cells[cells["evaluation"] == evaluation] if len(cells) else cells
+
+
+def _intervals(axis: Axes, names: Sequence[str], rows: pd.DataFrame, xlabel: str) -> None:
+    """Draw a row per difference: its mean and its 95% interval. `rows` has the columns mean, low, high."""
+    means, low, high = (rows[name].to_numpy(dtype=float) for name in ("mean", "low", "high"))
+    reach = np.nan_to_num(np.stack([means - low, high - means]))
+    with figures.style():
+        axis.axvline(0.0, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
+        axis.errorbar(means, range(len(means)), xerr=reach, fmt="o", color=figures.colour(0), elinewidth=1.6)
+        figures.named_rows(axis, names, f"{xlabel}\n(points, 95% interval over PT seeds)")

@@ -1,11 +1,37 @@
-"""What jobs on protein graphs read beside their inputs. Needs no torch."""
+"""What PT and FT runs may see (their settings), what their jobs read, and what they measure. Needs no torch."""
 
 from __future__ import annotations
 
-from metapt.domains.ppi.config import Arm, Network, PpiFinetuning, PpiPretraining
+import re
+
+from metapt.domains.ppi.config import Arm, Network, PpiFinetuning, PpiPretraining, uses_labels
 from metapt.domains.ppi.data.sections import Source, String
+from metapt.errors import ConfigError
 from metapt.sections import JobSettings
 from metapt.twostage import stages
+
+FOLDS = 4  # number of parts of the FT tasks, each held out in turn
+
+FULL_ACCESS, HALF_DATA = "full_access", "half_data"
+HELD_OUT = tuple(f"held_out_{fold}" for fold in range(FOLDS))
+SETTINGS = (FULL_ACCESS, HALF_DATA, *HELD_OUT)
+"""Names of settings in paths and in the column `setting` of the metrics, besides those of `permuted`."""
+
+_PERMUTED = re.compile(r"permuted_([1-9]\d?)")
+
+AUROC = "mean test AUROC over FT tasks (%)"
+TASK_AUROC = "test AUROC of a task (%)"
+"""Series of FT runs; its step is the number of the FT task."""
+
+ONLINE = {"validation": "online validation AUROC (%)", "test": "online test AUROC (%)"}
+"""AUROC of the FT head that is trained during PT."""
+
+WEIGHT = "learned weight"  # a series of PT runs; its step is the number of the PT task
+QUANTILES = {"weight, 10 % quantile": 0.1, "weight, median": 0.5, "weight, 90 % quantile": 0.9}
+PLANTED = "AUROC of weight against planted use"
+RELATIVES, OTHERS = "mean weight of relatives", "mean weight of others"
+
+REPRESENTATIONS = "representations"  # the evaluation under which comparisons of features are recorded
 
 
 class PpiPrepareSettings(JobSettings):
@@ -20,7 +46,7 @@ class PpiPretrainSettings(stages.PretrainSettings):
     """What a PT job reads."""
 
     arm_settings: Arm  # without its changes of PT and FT
-    setting: str  # see `metapt.domains.ppi.settings`
+    setting: str  # one of `SETTINGS`, or a name from `permuted`
     network: Network
     test_species: list[int]  # NCBI taxa
     pretrain: PpiPretraining  # with the arm's changes
@@ -29,7 +55,55 @@ class PpiPretrainSettings(stages.PretrainSettings):
 class PpiFinetuneSettings(stages.FinetuneSettings):
     """What an FT job reads."""
 
-    setting: str  # see `metapt.domains.ppi.settings`
+    setting: str  # one of `SETTINGS`, or a name from `permuted`
     network: Network
     test_species: list[int]  # NCBI taxa
     finetune: PpiFinetuning  # with the arm's changes
+
+
+def permuted(percent: int) -> str:
+    """Return the setting in which `percent` % of the PT tasks have permuted labels, the same ones for all PT seeds.
+
+    >>> permuted(90), permuted(0)
+    ('permuted_90', 'full_access')
+    """
+    return f"permuted_{percent}" if percent else FULL_ACCESS
+
+
+def group(number: int) -> str:
+    """Return the name of the weight of a group of PT tasks, in tables of runs."""
+    return f"group_{number:02d}"
+
+
+def permuted_share(setting: str) -> float:
+    """Return the share of the PT tasks whose labels a setting permutes.
+
+    >>> [permuted_share(setting) for setting in ("full_access", "permuted_90")]
+    [0.0, 0.9]
+    """
+    found = _PERMUTED.fullmatch(setting)
+    return int(found[1]) / 100 if found else 0.0
+
+
+def pretrain_setting(arm: Arm, setting: str) -> str:
+    """Return the setting of the PT run that serves `setting`.
+
+    Half data and held-out tasks change the FT data only, so PT that sees no FT data is then that of full access. Raises
+    ConfigError if there is no such setting.
+    """
+    if setting not in SETTINGS and not permuted_share(setting):
+        raise ConfigError(f"ppi has no setting {setting!r}; legal: {', '.join(SETTINGS)}, permuted_1 to permuted_99.")
+    return FULL_ACCESS if setting in (HALF_DATA, *HELD_OUT) and not uses_labels(arm) else setting
+
+
+def finetune_setting(arm: Arm, setting: str) -> str:
+    """Return the setting whose FT runs serve `setting`.
+
+    Under half data, PT has fewer FT graphs, and FT has all of them. Raises ConfigError if there is no such setting.
+    """
+    return pretrain_setting(arm, setting) if setting == HALF_DATA else setting
+
+
+def cka_with(other: str) -> str:
+    """Return the name of the centred kernel alignment with another arm."""
+    return f"CKA with {other}"

@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, load
-from metapt.domains.ppi.gin import EDGE_BITS, GraphBatch
-from metapt.domains.ppi.settings import FOLDS
+from metapt.domains.ppi.gin import EDGE_BITS, GinEncoder, GraphBatch
+from metapt.domains.ppi.stages import FOLDS
 from metapt.errors import DataError
+from metapt.hypergrad import Params
 from metapt.training.streams import to_device
+from metapt.twostage.heads import in_chunks
 
-TRAIN_SHARE, VALIDATION_SHARE = 0.85, 0.15
 _SPLIT_SEED = 42
 _SELF_LOOP = EVIDENCE
+CHUNK = 64  # graphs per forward pass without gradients; a sixth faster than 256, whose activations fit into no cache
 
 Indices = NDArray[np.int64]
 
@@ -31,17 +33,13 @@ class Splits(NamedTuple):
     others: Indices  # graphs of the species that are not tested on; PT uses all of them
     train: Indices  # train, validation: FT graphs, parts of `others`
     validation: Indices
-    easy: Indices  # easy, hard: halves of the graphs of the test species; PT uses the first, the test uses the second
-    hard: Indices
+    easy: Indices  # easy, test: halves of the graphs of the test species ("easy" and "hard"); PT uses the first
+    test: Indices
 
     @property
     def pretrain(self) -> Indices:
         """Return the graphs that PT uses, with coarse labels."""
         return np.concatenate([self.others, self.easy])
-
-    @property
-    def test(self) -> Indices:
-        return self.hard
 
 
 def splits(graphs: Graphs, test_species: list[int]) -> Splits:
@@ -52,7 +50,7 @@ def splits(graphs: Graphs, test_species: list[int]) -> Splits:
     """
     tested = np.isin(graphs.species, test_species)
     others, own = np.flatnonzero(~tested), np.flatnonzero(tested)
-    parts = Splits(others, *_cut(others, TRAIN_SHARE, VALIDATION_SHARE), *_cut(own, 0.5, 0.5))
+    parts = Splits(others, *_cut(others, 0.85, 0.15), *_cut(own, 0.5, 0.5))
     if not all(map(len, parts)):
         tested_on, names = (", ".join(map(str, taxa)) for taxa in (test_species, np.unique(graphs.species)))
         raise DataError(
@@ -106,7 +104,11 @@ class PpiDataset:
         `offset_centres` numbers centre nodes in the batch, which is correct. False numbers them within their graph as
         the released PT code does, so that all graphs use a node near the start of the batch.
         """
-        node_count, edge_count = self._counts(indices.numpy())
+        given = indices.numpy()  # counted on the CPU, so that the device is not waited for
+        node_count, edge_count = (
+            int((offsets[given + 1] - offsets[given]).sum())
+            for offsets in (self.graphs.node_offsets, self.graphs.edge_offsets)
+        )
         indices = to_device(indices, self.device)
         sizes = self.nodes[indices + 1] - self.nodes[indices]
         starts = sizes.cumsum(0) - sizes
@@ -115,17 +117,11 @@ class PpiDataset:
         first = self.neighbour_offsets[nodes]
         degrees = self.neighbour_offsets[nodes + 1] - first
         offsets = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
-        node = torch.repeat_interleave(degrees, output_size=edge_count)
+        node = torch.repeat_interleave(degrees, output_size=2 * edge_count)
         places = torch.arange(len(node), device=node.device) + (first - offsets[:-1])[node]
         neighbours = self.neighbours[places] + starts.int()[graph[node]]
         centre = self.centre[indices] + (starts if offset_centres else 0)
         return GraphBatch(neighbours, offsets.int(), self.edge_sums[nodes], sizes, graph, centre)
-
-    def _counts(self, indices: Indices) -> tuple[int, int]:
-        """Return the nodes and directed edges of graphs, from the arrays on the CPU: the device is not waited for."""
-        nodes, edges = self.graphs.node_offsets, self.graphs.edge_offsets
-        following = indices + 1
-        return int((nodes[following] - nodes[indices]).sum()), 2 * int((edges[following] - edges[indices]).sum())
 
 
 def labels(bits: Tensor, indices: Tensor, tasks: int) -> Tensor:
@@ -183,3 +179,12 @@ def held_out_tasks(count: int, part: int) -> range:
         parts = f"the {FOLDS} parts that are held out in turn"
         raise DataError(f"{count} FT tasks don't make {parts}; prepare more FT tasks.")
     return range(count * part // FOLDS, count * (part + 1) // FOLDS)
+
+
+@torch.no_grad()
+def features_of(encoder: GinEncoder, network: Params, dataset: PpiDataset, indices: Tensor) -> Tensor:
+    """Return features [n, 2 width] with BatchNorm in eval mode and without dropout.
+
+    The graphs are encoded in chunks, so that memory for activations does not grow with n.
+    """
+    return in_chunks(lambda chunk: encoder(network, dataset.batch(chunk), training=False), indices, CHUNK)

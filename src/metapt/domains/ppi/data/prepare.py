@@ -14,11 +14,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
+from metapt.domains.ppi.data.archive import read_archive
 from metapt.domains.ppi.data.ego import EgoGraphs, ego_graphs, joined, network
 from metapt.domains.ppi.data.graphs import Graphs, check, pack, save, unpack
-from metapt.domains.ppi.data.sections import ARCHIVE, String, links_name, terms_name
+from metapt.domains.ppi.data.sections import ARCHIVE, String, Tasks, links_name, terms_name
 from metapt.domains.ppi.data.string_files import Annotations, Links, read_links, read_terms
-from metapt.domains.ppi.data.terms import select
 from metapt.domains.ppi.stages import PpiPrepareSettings
 from metapt.errors import ConfigError
 from metapt.files import atomic_path
@@ -30,13 +30,7 @@ TASKS = ("kind", "task", "term", "category", "description", "positives")
 
 _CHUNK = 4096  # graphs whose labels are unpacked at once
 _Counts = dict[str, int | float]
-
-
-@dataclass(frozen=True, eq=False)
-class _Species:
-    taxon: int
-    links: Links
-    annotations: Annotations
+_Species = tuple[Links, Annotations]
 
 
 def run(settings: PpiPrepareSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
@@ -52,8 +46,6 @@ def run(settings: PpiPrepareSettings, inputs: dict[str, Path], outputs: dict[str
     terms: pd.DataFrame | None = None
     counts = _Counts()
     if settings.string is None:
-        from metapt.domains.ppi.data.archive import read_archive  # needs torch
-
         graphs = read_archive(inputs[ARCHIVE])
         _check_species(np.unique(graphs.species).tolist(), test_species)
     else:
@@ -82,11 +74,11 @@ def _from_string(
     inputs: dict[str, Path], string: String, test_species: Sequence[int]
 ) -> tuple[Graphs, pd.DataFrame, _Counts]:
     """Return the graphs, the terms (those of coarse tasks, then of fine tasks), and counts."""
-    species, counts = [], _Counts()
+    species, counts = list[_Species](), _Counts()
     for taxon in string.species:
         links = read_links(inputs[links_name(string, taxon)], taxon, string.min_score)
         annotations = read_terms(inputs[terms_name(string, taxon)], taxon, links.proteins)
-        species.append(_Species(taxon, links, annotations))
+        species.append((links, annotations))
         counts |= {
             f"links read, {taxon}": links.read,
             f"links that reach the score, {taxon}": links.kept,
@@ -96,7 +88,7 @@ def _from_string(
             f"proteins with links and terms, {taxon}": len(np.unique(annotations.pairs[:, 0])),
         }
     terms, labels = _labels(species)
-    taxa = np.repeat(string.species, [len(each.links.proteins) for each in species])
+    taxa = np.repeat(string.species, [len(links.proteins) for links, _ in species])
     chosen = select(labels, np.isin(taxa, test_species), string.tasks)
     counts |= {
         "terms that a protein with links carries": chosen.carried,
@@ -120,15 +112,15 @@ def _from_string(
 
 def _labels(species: Sequence[_Species]) -> tuple[pd.DataFrame, sparse.csc_array]:
     """Return all terms, sorted, and the matrix of their proteins: [proteins, terms], one species after the other."""
-    terms = pd.concat([each.annotations.terms for each in species])
+    terms = pd.concat([carried.terms for _, carried in species])
     # Descriptions may be empty in one species' file and not in another's.
     terms = terms.sort_values("description", ascending=False, kind="stable")
     terms = terms[~terms.index.duplicated()].sort_index()
     rows, columns, start = [], [], 0
-    for each in species:
-        rows.append(each.annotations.pairs[:, 0] + start)
-        columns.append(terms.index.get_indexer(each.annotations.terms.index)[each.annotations.pairs[:, 1]])
-        start += len(each.links.proteins)
+    for links, carried in species:
+        rows.append(carried.pairs[:, 0] + start)
+        columns.append(terms.index.get_indexer(carried.terms.index)[carried.pairs[:, 1]])
+        start += len(links.proteins)
     ones = np.ones(sum(map(len, rows)), np.uint8)
     return terms, sparse.csc_array((ones, (np.concatenate(rows), np.concatenate(columns))), shape=(start, len(terms)))
 
@@ -140,10 +132,10 @@ def _packed(labels: sparse.csc_array, rows: NDArray[np.int64]) -> NDArray[np.uin
 
 def _egos(species: Sequence[_Species], proteins: NDArray[np.int64], string: String) -> Iterator[EgoGraphs]:
     start = 0
-    for each in species:
-        size = len(each.links.proteins)
+    for links, _ in species:
+        size = len(links.proteins)
         centres = proteins[(proteins >= start) & (proteins < start + size)] - start
-        yield ego_graphs(network(size, each.links.edges, each.links.bits), centres, string.ego)
+        yield ego_graphs(network(size, links.edges, links.bits), centres, string.ego)
         start += size
 
 
@@ -173,3 +165,76 @@ def _write(path: Path, columns: Sequence[str], rows: Any) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Terms that become tasks, both kinds in the terms' order."""
+
+    coarse: NDArray[np.int64]  # [coarse tasks] numbers of terms
+    fine: NDArray[np.int64]  # [fine tasks] numbers of terms
+    carried: int  # number of terms that a protein carries
+    frequent: int  # number of those that enough proteins of the training and of the test species carry
+    distinct: int  # number of those that differ from each earlier one in a protein
+    depths: NDArray[np.int64]  # [fine tasks] depths of the fine terms
+
+
+def select(labels: sparse.csc_array, test: NDArray[np.bool_], tasks: Tasks) -> Selection:
+    """Choose the terms that become fine and coarse tasks, from `labels` [proteins, terms] of 0 and 1 of all species.
+
+    Terms with the same proteins count once, under the first one's name, so that no fine task equals a coarse one. Fine
+    terms are the deepest, or the rarest. Of equally deep terms the rarest are chosen, of equally rare ones the first.
+    `test` [proteins] says whether a protein belongs to a test species. Raises ConfigError if too few terms are left for
+    `tasks.fine` and one coarse task.
+    """
+    counts = _sums(labels)
+    in_test = _sums(labels[np.flatnonzero(test)])
+    enough = (in_test >= tasks.min_proteins) & (counts - in_test >= tasks.min_proteins)
+    frequent = np.flatnonzero(enough)
+    distinct = frequent[_first_of_equals(labels[:, frequent])]
+    if len(distinct) <= tasks.fine:
+        raise ConfigError(
+            f"{len(distinct)} different Gene Ontology terms are carried by at least {tasks.min_proteins} proteins of "
+            f"the training and of the test species, too few for {tasks.fine} fine tasks and a coarse one: lower "
+            "ppi.string.tasks.fine, ppi.string.tasks.min_proteins or ppi.string.min_score."
+        )
+    depths = depth(labels[:, distinct])
+    rarity = counts[distinct]
+    order = np.lexsort((rarity, -depths)) if tasks.by == "depth" else np.argsort(rarity, kind="stable")
+    fine, others = np.sort(order[: tasks.fine]), order[tasks.fine :]
+    coarse = np.sort(others[np.argsort(-rarity[others], kind="stable")][: tasks.coarse])
+    return Selection(
+        distinct[coarse], distinct[fine], int((counts > 0).sum()), len(frequent), len(distinct), depths[fine]
+    )
+
+
+def depth(labels: sparse.csc_array) -> NDArray[np.int64]:
+    """Return the depth [terms] of each term: the length of the longest chain of terms that contain its proteins.
+
+    In a chain, each term's set of proteins is strictly larger than that of the one before. Annotations are propagated
+    to a term's ancestors in the ontology, whose sets of proteins therefore contain the term's. Each term in `labels`
+    [proteins, terms] has a protein, and no two have the same proteins.
+    """
+    counts = _sums(labels)
+    shared = sparse.csr_array(labels.T.astype(np.float64) @ labels.astype(np.float64))
+    rows = np.repeat(np.arange(len(counts)), np.diff(shared.indptr))
+    inside = (shared.data == counts[rows]) & (shared.indices != rows)
+    containers = np.split(shared.indices[inside], np.cumsum(np.bincount(rows[inside], minlength=len(counts)))[:-1])
+    depths = np.zeros(len(counts), np.int64)
+    for term in np.argsort(-counts, kind="stable"):
+        if len(containers[term]):
+            depths[term] = depths[containers[term]].max() + 1
+    return depths
+
+
+def _first_of_equals(labels: sparse.csc_array) -> NDArray[np.int64]:
+    """Return the numbers of the columns that equal no earlier one."""
+    columns = labels.sorted_indices()
+    first: dict[bytes, int] = {}
+    for number, (start, end) in enumerate(zip(columns.indptr[:-1], columns.indptr[1:], strict=True)):
+        first.setdefault(columns.indices[start:end].tobytes(), number)
+    return np.array(list(first.values()), np.int64)
+
+
+def _sums(labels: sparse.csc_array) -> NDArray[np.int64]:
+    return np.asarray(labels.sum(axis=0, dtype=np.int64)).ravel()

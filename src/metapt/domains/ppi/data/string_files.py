@@ -12,7 +12,7 @@ import csv
 import gzip
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def read_links(path: Path, taxon: int, min_score: int = 0) -> Links:
     Links of at least `min_score`, of 1000, are kept, without self loops. Raises DataError if the file is missing, cut,
     altered or malformed; a protein belongs to another species than `taxon`; or no link reaches the score.
     """
-    firsts, seconds, bits = [], [], []
+    ends, bits = [], []
     names: dict[str, int] = {}
     read = kept = 0
     for columns, line, block in _blocks(path, " "):
@@ -81,15 +81,14 @@ def read_links(path: Path, taxon: int, min_score: int = 0) -> Links:
         for channel, index in channels.items():
             evidence |= (table[channel].to_numpy() > 0).astype(np.uint8) << np.uint8(index)
         read, kept = read + len(table), kept + int(chosen.sum())
-        firsts.append(numbers[0][chosen])
-        seconds.append(numbers[1][chosen])
+        ends.append(np.stack(numbers, axis=1)[chosen])
         bits.append(evidence[chosen])
     if not read:
         raise DataError(f"{path} has no links: {FETCH_AGAIN}.")
     if not kept:
         least = f"a combined score of at least {min_score}"
         raise DataError(f"{path} has no link with {least}: lower ppi.string.min_score.")
-    return _united(list(names), np.concatenate(firsts), np.concatenate(seconds), np.concatenate(bits), read, kept)
+    return _united(list(names), np.concatenate(ends), np.concatenate(bits), read, kept)
 
 
 def read_terms(path: Path, taxon: int, proteins: NDArray[np.object_]) -> Annotations:
@@ -119,21 +118,14 @@ def read_terms(path: Path, taxon: int, proteins: NDArray[np.object_]) -> Annotat
     return Annotations(terms, pairs, int(table["protein"].nunique()))
 
 
-def _united(
-    names: Sequence[str],
-    first: NDArray[np.int64],
-    second: NDArray[np.int64],
-    bits: NDArray[np.uint8],
-    read: int,
-    kept: int,
-) -> Links:
+def _united(names: list[str], ends: NDArray[np.int64], bits: NDArray[np.uint8], read: int, kept: int) -> Links:
     """Return both directions of each link as one edge, between the proteins with links."""
-    used = np.unique(np.concatenate([first, second]))
+    used = np.unique(ends)
     linked = np.array(names, object)[used]
     order = np.argsort(linked)
     rank = np.full(len(names), -1)
     rank[used[order]] = np.arange(len(used))
-    ends = np.sort(np.stack([rank[first], rank[second]], axis=1), axis=1)
+    ends = np.sort(rank[ends], axis=1)
     keys, which = np.unique(ends[:, 0] * len(used) + ends[:, 1], return_inverse=True)
     united = np.zeros(len(keys), np.uint8)
     np.bitwise_or.at(united, which, bits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metapt.domains.ppi.config import ArmsSection, Names
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import PpiResults
-from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.domains.ppi.stages import FULL_ACCESS
 from metapt.evaluation.experiment import Needs
 from metapt.sections import key
 from metapt.twostage.cost import Limit, experiment

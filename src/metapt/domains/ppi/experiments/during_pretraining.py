@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from metapt.domains.ppi.aurocs import PAIRED, wide_differences
 from metapt.domains.ppi.config import (
     Arm,
     ArmsSection,
@@ -24,9 +24,8 @@ from metapt.domains.ppi.config import (
     PretrainedPpiArm,
 )
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.quantities import ONLINE
-from metapt.domains.ppi.results import LEARNED, PpiResults
-from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.domains.ppi.results import LEARNED, PAIRED, PpiResults, wide_differences
+from metapt.domains.ppi.stages import FULL_ACCESS, ONLINE
 from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import NOT_BELOW, Comparison
@@ -124,13 +123,14 @@ def online_claims(results: PpiResults) -> Iterator[Comparison]:
     There is none unless PT is as long as the paper's: the head of a shorter PT has not learned yet.
     """
     arms = results.arm_settings()
-    same = [each for each in COTRAINED if {LEARNED, each} <= arms.keys() and _is_of_papers_length(results)]
-    for control in (each for each in same if differing(arms[LEARNED], arms[each]) <= {"pretrain_lr"}):
-        for which, metric in ONLINE.items():
-            text = f"{LEARNED}'s FT head during PT beats {control}'s, {which} AUROC"
-            measure = partial(_gap, results, metric, control)
-            paper = " against ".join(published(_papers(results, arm, which)) for arm in (LEARNED, control)) + " %"
-            yield Comparison(text, LEARNED, control, metric, NOT_BELOW, measure, PRETRAINING, paper)
+    if LEARNED not in arms or not _is_of_papers_length(results):
+        return
+    same = [each for each in COTRAINED if each in arms and differing(arms[LEARNED], arms[each]) <= {"pretrain_lr"}]
+    for control, (which, metric) in product(same, ONLINE.items()):
+        text = f"{LEARNED}'s FT head during PT beats {control}'s, {which} AUROC"
+        measure = partial(_gap, results, metric, control)
+        paper = " against ".join(published(_papers(results, arm, which)) for arm in (LEARNED, control)) + " %"
+        yield Comparison(text, LEARNED, control, metric, NOT_BELOW, measure, PRETRAINING, paper)
 
 
 def _is_of_papers_length(results: PpiResults) -> bool:

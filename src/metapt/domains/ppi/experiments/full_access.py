@@ -1,8 +1,8 @@
 """Experiment `full_access`: AUROC of each arm with all FT data at meta-PT time."""
 
-from metapt.domains.ppi.aurocs import experiment
 from metapt.domains.ppi.config import ArmsSection
-from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.domains.ppi.results import experiment
+from metapt.domains.ppi.stages import FULL_ACCESS
 
 
 class PpiFullAccess(ArmsSection):

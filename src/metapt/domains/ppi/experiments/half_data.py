@@ -1,8 +1,8 @@
 """Experiment `half_data`: AUROC of each arm with half of the FT data at meta-PT time."""
 
-from metapt.domains.ppi.aurocs import experiment
 from metapt.domains.ppi.config import ArmsSection
-from metapt.domains.ppi.settings import HALF_DATA
+from metapt.domains.ppi.results import experiment
+from metapt.domains.ppi.stages import HALF_DATA
 
 
 class HalfData(ArmsSection):

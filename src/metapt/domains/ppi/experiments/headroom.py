@@ -13,7 +13,7 @@ from pydantic import Field
 from metapt.domains.ppi.config import Arm, PpiSettings, Supervised, has_equal_weights
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import PpiResults
-from metapt.domains.ppi.settings import group, permuted
+from metapt.domains.ppi.stages import group, permuted
 from metapt.evaluation.experiment import Needs
 from metapt.sections import Distinct, Seed, key
 from metapt.twostage.headroom import HeadroomSection, Range, experiment

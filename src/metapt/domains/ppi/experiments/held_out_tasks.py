@@ -1,8 +1,8 @@
 """Experiment `held_out_tasks`: AUROC of each arm on FT tasks that meta-PT does not see."""
 
-from metapt.domains.ppi.aurocs import experiment
 from metapt.domains.ppi.config import ArmsSection
-from metapt.domains.ppi.settings import HELD_OUT
+from metapt.domains.ppi.results import experiment
+from metapt.domains.ppi.stages import HELD_OUT
 
 
 class HeldOutTasks(ArmsSection):

@@ -20,9 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from metapt.domains.ppi.config import ArmsSection, Names, PpiSettings, learns_weights
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.quantities import OTHERS, PLANTED, QUANTILES, RELATIVES, WEIGHT
 from metapt.domains.ppi.results import PpiResults, task_names
-from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.domains.ppi.stages import FULL_ACCESS, OTHERS, PLANTED, QUANTILES, RELATIVES, WEIGHT
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import NOT_BELOW, Comparison, at_least
 from metapt.evaluation.experiment import Experiment, Needs
@@ -82,14 +81,9 @@ def weight_row(results: PpiResults, arm: str) -> dict[str, float | str]:
         "above_one_and_a_half": 100 * float((values > 1.5).mean()) if finite else math.nan,
         "median": float(np.median(values)),
     }
-    measures: tuple[tuple[str, Callable[[], Estimate]], ...] = (
-        ("agreement", lambda: agreement(weights)),
-        ("relatives", lambda: relatives(results, arm)),
-        ("planted", lambda: _planted(results, arm)),
-    )
-    for name, measure in measures:
+    for name, measure in (("agreement", _agreed), ("relatives", relatives), ("planted", _planted)):
         with suppress(NotMeasuredError):
-            e = measure()
+            e = measure(results, arm)
             row |= {name: e.mean, f"{name}_standard_error": e.standard_error}
     return row
 
@@ -102,14 +96,12 @@ def relatives(results: PpiResults, arm: str) -> Estimate:
     return paired_difference(*(results.pretraining(arm, metric, FULL_ACCESS) for metric in (RELATIVES, OTHERS)))
 
 
-def _upper(square: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the elements above the diagonal."""
-    return square[np.triu_indices(len(square), 1)]
-
-
 def _planted(results: PpiResults, arm: str) -> Estimate:
-    """Return the AUROC of weight against planted use, over PT seeds. Raises NotMeasuredError if no run has it."""
     return estimate_mean(results.pretraining(arm, PLANTED, FULL_ACCESS).to_numpy(dtype=float))
+
+
+def _agreed(results: PpiResults, arm: str) -> Estimate:
+    return agreement(results.weights(arm))
 
 
 def agreement(weights: pd.DataFrame) -> Estimate:
@@ -120,7 +112,7 @@ def agreement(weights: pd.DataFrame) -> Estimate:
     NotMeasuredError if there is only one seed.
     """
     count, r = weights.shape[1], _correlations(weights)
-    pairs = _upper(r)
+    pairs = _of_pairs(r)
     if count == 2:
         return Estimate(float(pairs[0]), math.nan, count, math.nan, math.nan)
     total = float(pairs.sum())
@@ -142,9 +134,8 @@ def _correlations(weights: pd.DataFrame) -> NDArray[np.float64]:
     return found
 
 
-def weights_by_arm(results: PpiResults) -> dict[str, pd.DataFrame]:
-    """Return the weights under full access [tasks, PT seeds] of each arm that has learned some."""
-    return _measured(results, results.weights)
+def _of_pairs(square: NDArray[np.float64]) -> NDArray[np.float64]:
+    return square[np.triu_indices(len(square), 1)]
 
 
 def _measured(results: PpiResults, measure: Callable[[str], _T]) -> dict[str, _T]:
@@ -171,7 +162,7 @@ def weight_tables(results: PpiResults) -> Tables:
         )
         blocks[caption] = _wide_comparison(results, compared)
         parts.append(compared)
-    for arm, weights in weights_by_arm(results).items():
+    for arm, weights in _measured(results, results.weights).items():
         table = ranked(results, weights)
         parts.append(table.assign(arm=arm))
         caption = (
@@ -227,7 +218,7 @@ def ranked(results: PpiResults, weights: pd.DataFrame) -> pd.DataFrame:
 
 def draw_weights(results: PpiResults) -> Figure:
     """Draw histograms of the weights, the arms that the paper compares, the weights over PT, and their agreement."""
-    panels, weights = list[Panel](), weights_by_arm(results)
+    panels, weights = list[Panel](), _measured(results, results.weights)
     if weights:
         panels.append(partial(_histograms, results, weights))
     compared = comparison(results)
@@ -237,7 +228,7 @@ def draw_weights(results: PpiResults) -> Figure:
         panels.append(partial(_trajectories, results, bands))
     of = partial(results.pretraining, setting=FULL_ACCESS)
     gaps = _measured(results, lambda arm: of(arm, RELATIVES) - of(arm, OTHERS))
-    correlations = _measured(results, lambda arm: _upper(_correlations(results.weights(arm))))
+    correlations = _measured(results, lambda arm: _of_pairs(_correlations(results.weights(arm))))
     planted = _measured(results, lambda arm: of(arm, PLANTED))
     dots: Any = (
         (gaps, "FT tasks' relatives, a dot per PT seed", "mean weight of relatives minus others", 0.0),
@@ -258,22 +249,15 @@ def draw_weights(results: PpiResults) -> Figure:
 def weight_claims(results: PpiResults) -> Iterator[Comparison]:
     """Yield claims on planted use (if any), on agreement between PT seeds, and on the FT tasks' relatives."""
     planted = results.metrics[results.metrics["metric"] == PLANTED]
-
-    def agreed(arm: str) -> Estimate:
-        return agreement(results.weights(arm))
-
-    for arm in results.learners:
-        if results.config.source == "simulated" or (planted["arm"] == arm).any():
-            text, measure = f"{arm}'s weights find the PT tasks of planted use", partial(_planted, results, arm)
-            yield Comparison(text, arm, "", PLANTED, at_least(FOUND), measure, PRETRAINING)
-    for arm in results.learners:
-        text = f"{arm}'s weights agree between PT seeds (rank correlation at least {AGREED:g})"
-        measure = partial(agreed, arm)
-        yield Comparison(text, arm, "", WEIGHT, at_least(AGREED), measure, PRETRAINING)
-    for arm in results.learners:
-        text = f"{arm} gives PT tasks that an FT task implies more weight than the others"
-        measure = partial(relatives, results, arm)
-        yield Comparison(text, arm, "", RELATIVES, NOT_BELOW, measure, PRETRAINING)
+    agree = f"{{}}'s weights agree between PT seeds (rank correlation at least {AGREED:g})"
+    for metric, text, target, measure in (
+        (PLANTED, "{}'s weights find the PT tasks of planted use", at_least(FOUND), _planted),
+        (WEIGHT, agree, at_least(AGREED), _agreed),
+        (RELATIVES, "{} gives PT tasks that an FT task implies more weight than the others", NOT_BELOW, relatives),
+    ):
+        for arm in results.learners:
+            if metric != PLANTED or results.config.source == "simulated" or (planted["arm"] == arm).any():
+                yield Comparison(text.format(arm), arm, "", metric, target, partial(measure, results, arm), PRETRAINING)
 
 
 def _shown(results: PpiResults, row: dict[str, float | str]) -> dict[str, object]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -15,9 +16,8 @@ from matplotlib.figure import Figure
 
 from metapt.domains.ppi.config import ArmsSection, PpiSettings, PretrainedPpiArm
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.quantities import TASK_AUROC
 from metapt.domains.ppi.results import BASELINE, LEARNED, PpiResults, task_names
-from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.domains.ppi.stages import FULL_ACCESS, TASK_AUROC
 from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, NOT_BELOW, Comparison
@@ -102,21 +102,28 @@ def transfer(results: PpiResults, arm: str, evaluation: str) -> TaskTransfer:
     return TaskTransfer(tasks, (100 * (scored < 0).mean()).where(scored.notna().all() & (len(scored) > 0)))
 
 
+def transfers(results: PpiResults) -> dict[str, dict[str, TaskTransfer]]:
+    """Return what PT does to each FT task, by arm and evaluation, as far as it was measured."""
+    found: dict[str, dict[str, TaskTransfer]] = {}
+    for arm, evaluation in product(controls(results), results.config.evaluations):
+        with suppress(NotMeasuredError):
+            measured = transfer(results, arm, evaluation)
+            found.setdefault(arm, {})[evaluation] = measured
+    return found
+
+
 def transfer_tables(results: PpiResults) -> Tables:
     """Return the number of FT tasks that lose, and the tasks with the lowest change, for each arm and evaluation."""
     names = task_names(results.tasks, "fine", width=32)
     shown, parts = [], []
-    for arm, control in controls(results).items():
-        for evaluation in results.config.evaluations:
-            try:
-                found = transfer(results, arm, evaluation)
-            except NotMeasuredError:
-                continue
+    without = controls(results)
+    for arm, measured in transfers(results).items():
+        for evaluation, found in measured.items():
             table, e = found.tasks, estimate_mean(found.losing.to_numpy(dtype=float))
             scored = table.dropna(subset="change")
             row: dict[str, object] = {
                 "arm": results.label(arm),
-                "without PT": results.label(control),
+                "without PT": results.label(without[arm]),
                 "evaluation": EVALUATIONS[evaluation],
                 "FT tasks": len(table),
                 "lose": int((scored["change"] < 0).sum()),
@@ -143,12 +150,7 @@ def transfer_tables(results: PpiResults) -> Tables:
 
 def draw_transfer(results: PpiResults) -> Figure:
     """Draw the test AUROC of each FT task with PT over that without PT; tasks below the diagonal lose."""
-    found: dict[str, dict[str, TaskTransfer]] = {}
-    for arm in controls(results):
-        for evaluation in results.config.evaluations:
-            with suppress(NotMeasuredError):
-                measured = transfer(results, arm, evaluation)
-                found.setdefault(arm, {})[evaluation] = measured
+    found = transfers(results)
     if not found:
         raise DataError(f"{results.name} has no FT run with the AUROC of single tasks, with PT and without.")
     columns = next((count for count in (5, 4, 3) if len(found) % count == 0), min(4, len(found)))
@@ -172,17 +174,14 @@ def transfer_claims(results: PpiResults) -> Iterator[Comparison]:
     """Yield a claim for each meta arm and its control, that no more FT tasks lose by meta-PT."""
 
     def fewer(arm: str, control: str, evaluation: str) -> Estimate:
-        return paired_difference(
-            transfer(results, control, evaluation).losing, transfer(results, arm, evaluation).losing
-        )
+        return paired_difference(*(transfer(results, each, evaluation).losing for each in (control, arm)))
 
-    for evaluation in results.config.evaluations:
-        for arm, control in results.gains():
-            text = f"no more FT tasks lose by {arm} than by {control}, {EVALUATIONS[evaluation]}"
-            papers = (arm, control) == (LEARNED, BASELINE)
-            paper = "a small extra reduction in negative transfer" if papers else BEYOND_THE_PAPER
-            measure = partial(fewer, arm, control, evaluation)
-            yield Comparison(text, arm, control, TASK_AUROC, NOT_BELOW, measure, evaluation, paper)
+    for evaluation, (arm, control) in product(results.config.evaluations, results.gains()):
+        text = f"no more FT tasks lose by {arm} than by {control}, {EVALUATIONS[evaluation]}"
+        papers = (arm, control) == (LEARNED, BASELINE)
+        paper = "a small extra reduction in negative transfer" if papers else BEYOND_THE_PAPER
+        measure = partial(fewer, arm, control, evaluation)
+        yield Comparison(text, arm, control, TASK_AUROC, NOT_BELOW, measure, evaluation, paper)
 
 
 def _task_aurocs(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame:
@@ -196,24 +195,20 @@ def _task_aurocs(results: PpiResults, arm: str, evaluation: str) -> pd.DataFrame
 
 def _by_seed(aurocs: pd.DataFrame) -> pd.DataFrame:
     """Return means over the FT runs of each PT seed [tasks, PT seeds]."""
-    return pd.DataFrame(
-        {
-            seed: runs.mean(axis=0, skipna=False)
-            for seed, runs in aurocs.T.groupby(lambda replicate: pretrain_seed(int(replicate)))
-        }
-    )
+    by_seed = aurocs.T.groupby(lambda replicate: pretrain_seed(int(replicate)))
+    return pd.DataFrame({seed: runs.mean(axis=0, skipna=False) for seed, runs in by_seed})
 
 
 def _panel(axis: Axes, results: PpiResults, arm: str, measured: dict[str, TaskTransfer]) -> None:
     lines = []
     with figures.style():
         for place, evaluation in enumerate(results.config.evaluations):
-            if evaluation not in measured:
+            if (found := measured.get(evaluation)) is None:
                 continue
-            colour, table = figures.colour(place), measured[evaluation].tasks
+            colour, table = figures.colour(place), found.tasks
             marker, words = figures.MARKERS[place], EVALUATIONS[evaluation]
             axis.scatter(table["without"], table["with"], s=22, color=colour, marker=marker, alpha=0.75, label=words)
-            share = measured[evaluation].losing.mean(skipna=False)
+            share = found.losing.mean(skipna=False)
             lines.append((f"{share:.0f} % lose" if math.isfinite(share) else "not all scored", colour))
         for number, (text, colour) in enumerate(lines):
             place_of = (0.97, 0.03 + 0.08 * (len(lines) - 1 - number))

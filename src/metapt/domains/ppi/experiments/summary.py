@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 
 from metapt.domains.ppi.config import ArmsSection
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.quantities import AUROC
 from metapt.domains.ppi.results import HELD_OUT_TASKS, SETTINGS, PpiResults
-from metapt.domains.ppi.settings import FULL_ACCESS, HALF_DATA, HELD_OUT
+from metapt.domains.ppi.stages import AUROC, FULL_ACCESS, HALF_DATA, HELD_OUT
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.tables import Tables, published

@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from metapt.domains.ppi.config import ArmsSection
 from metapt.domains.ppi.experiments.representations import FeaturesSettings
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.quantities import REPRESENTATIONS, cka_with
 from metapt.domains.ppi.results import PpiResults
-from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.domains.ppi.stages import FULL_ACCESS, REPRESENTATIONS, cka_with
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import estimate_mean

@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metapt.domains.ppi.data.dataset import Splits, open_dataset, splits
+from metapt.domains.ppi.data.dataset import Splits, features_of, open_dataset, splits
 from metapt.domains.ppi.experiments.representations import FeaturesSettings
-from metapt.domains.ppi.features import features_of
 from metapt.domains.ppi.gin import GinEncoder, load_pretrained
-from metapt.domains.ppi.quantities import REPRESENTATIONS, cka_with
-from metapt.domains.ppi.settings import FULL_ACCESS
+from metapt.domains.ppi.stages import FULL_ACCESS, REPRESENTATIONS, cka_with
 from metapt.evaluation import metrics
 from metapt.evaluation.cka import linear_cka
 from metapt.machine import Machine
