@@ -38,7 +38,8 @@ from .small_graphs import COARSE, FINE, TEST_SPECIES, small_graphs
 
 PT, TRAIN, VALIDATION = 100, 68, 12  # graphs
 STEPS = 12
-LEARNERS = [name for name, arm in ARMS_HERE.items() if config.learns_weights(arm)]
+ARMS = {name: arm for name, arm in ARMS_HERE.items() if name != "meta-fitted"}  # which takes as long as all others
+LEARNERS = [name for name, arm in ARMS.items() if config.learns_weights(arm)]
 META: dict[str, Any] = {"pretrain_steps": 2, "warmup_epochs": 0.5}
 
 Make = Callable[..., PpiSetting]
@@ -65,7 +66,7 @@ def test_learned_weights_move_and_their_way_is_told(ran: Ran, name: str) -> None
     assert {"moved", "swing", "hypergradient"} <= run.numbers.keys()
 
 
-@pytest.mark.parametrize("name", ARMS_HERE)
+@pytest.mark.parametrize("name", ARMS)
 def test_the_ft_head_that_pt_trains_is_tested_on_the_way(ran: Ran, make: Make, name: str) -> None:
     run = ran(name)
     trains_head = name.startswith("cotrain") or name in ("meta", "meta-identity", "meta-released")

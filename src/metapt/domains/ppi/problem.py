@@ -168,11 +168,8 @@ class PpiBatches(StreamBatches):
 
     def _finetune(self, name: str) -> LabelledGraphs:
         indices = self._next(name)
-        return LabelledGraphs(self._dataset.batch(indices), self._fine(indices), None)
-
-    def _fine(self, indices: Tensor) -> Tensor:
         fine = self._dataset.fine(indices)
-        return fine if self._tasks is None else fine[:, self._tasks]
+        return LabelledGraphs(self._dataset.batch(indices), fine if self._tasks is None else fine[:, self._tasks], None)
 
     def _next(self, name: str) -> Tensor:
         return self._indices[name][self._streams[name].next()[0]]

@@ -37,33 +37,28 @@ class NegativeTransfer(ArmsSection):
     def check(self, domain: PpiSettings) -> None:
         """Raise ValueError as `ArmsSection.check`, if no arm has PT, and for an arm whose control is not there."""
         super().check(domain)
-        found = _controls(self.arms, domain)
-        if not found:
+        pretrained = [name for name in self.arms if isinstance(domain.arms[name], PretrainedPpiArm)]
+        if not pretrained:
             raise ValueError(f".arms names {', '.join(self.arms)}; legal: at least one arm with PT")
-        for name, control in found.items():
-            if control is None:
-                raise ValueError(
-                    f".arms names {name!r}, and ppi.arms has no arm of method no_pt with its finetune; add one, or "
-                    "leave this arm out"
-                )
+        if alone := [name for name in pretrained if name not in controls(pretrained, domain)]:
+            raise ValueError(
+                f".arms names {alone[0]!r}, and ppi.arms has no arm of method no_pt with its finetune; add one, or "
+                "leave this arm out"
+            )
 
 
-def _controls(names: Iterable[str], domain: PpiSettings) -> dict[str, str | None]:
+def controls(names: Iterable[str], domain: PpiSettings) -> dict[str, str]:
+    """Return for each arm with PT the arm without PT that has the same FT, if there is one."""
     pretrained = [name for name in names if isinstance(domain.arms[name], PretrainedPpiArm)]
-    return {name: without_pretraining(name, domain.arms, domain.finetune) for name in pretrained}
+    found = {name: without_pretraining(name, domain.arms, domain.finetune) for name in pretrained}
+    return {arm: control for arm, control in found.items() if control is not None}
 
 
 def transfer_runs(jobs: PpiJobs, section: NegativeTransfer) -> Needs:
     """Return the FT runs of each arm with PT and of its control, and the names of the tasks."""
-    found = {arm: control for arm, control in _controls(section.arms, jobs.config).items() if control is not None}
+    found = controls(section.arms, jobs.config)
     runs = jobs.finetunes((arm, FULL_ACCESS) for arm in [*found.values(), *found])
     return Needs(runs, files={"tasks": jobs.prepared().outputs["tasks"]}, arms=list(found.values()))
-
-
-def controls(results: PpiResults) -> dict[str, str]:
-    """Return for each arm with PT the arm without PT that has the same FT."""
-    found = _controls(results.arms, results.config)
-    return {arm: control for arm, control in found.items() if control is not None}
 
 
 def control_evaluation(results: PpiResults) -> str:
@@ -105,7 +100,7 @@ def transfer(results: PpiResults, arm: str, evaluation: str) -> TaskTransfer:
 def transfers(results: PpiResults) -> dict[str, dict[str, TaskTransfer]]:
     """Return what PT does to each FT task, by arm and evaluation, as far as it was measured."""
     found: dict[str, dict[str, TaskTransfer]] = {}
-    for arm, evaluation in product(controls(results), results.config.evaluations):
+    for arm, evaluation in product(controls(results.arms, results.config), results.config.evaluations):
         with suppress(NotMeasuredError):
             measured = transfer(results, arm, evaluation)
             found.setdefault(arm, {})[evaluation] = measured
@@ -116,7 +111,7 @@ def transfer_tables(results: PpiResults) -> Tables:
     """Return the number of FT tasks that lose, and the tasks with the lowest change, for each arm and evaluation."""
     names = task_names(results.tasks, "fine", width=32)
     shown, parts = [], []
-    without = controls(results)
+    without = controls(results.arms, results.config)
     for arm, measured in transfers(results).items():
         for evaluation, found in measured.items():
             table, e = found.tasks, estimate_mean(found.losing.to_numpy(dtype=float))
