@@ -183,16 +183,17 @@ def run(settings: Download, inputs: dict[str, Path], outputs: dict[str, Path], m
 
     Raises DataError if no place has a complete file, and MachineError if none could be reached.
     """
-    asyncio.run(_fetch_all(settings, {path.name: path for path in outputs.values()}))
+    source, paths = settings.source, {path.name: path for path in outputs.values()}
 
+    async def fetch_all() -> None:
+        async with httpx.AsyncClient(headers=_HEADERS, timeout=TIMEOUT) as client:
+            fetcher = _Fetcher(source, settings.mirrors, client)
+            for name in [name for name in paths if name in source.files]:
+                await fetcher.fetch(name, source.files[name], paths.pop(name))
+            if source.listed is not None and paths:
+                await fetcher.fetch_listed(source.listed, paths)
 
-async def _fetch_all(settings: Download, paths: dict[str, Path]) -> None:
-    async with httpx.AsyncClient(headers=_HEADERS, timeout=TIMEOUT) as client:
-        source, fetcher = settings.source, _Fetcher(settings.source, settings.mirrors, client)
-        for name in [name for name in paths if name in source.files]:
-            await fetcher.fetch(name, source.files[name], paths.pop(name))
-        if source.listed is not None and paths:
-            await fetcher.fetch_listed(source.listed, paths)
+    asyncio.run(fetch_all())
 
 
 @dataclass(frozen=True)
@@ -277,12 +278,12 @@ class _Fetcher:
                         part.replace(path) if small else move_into_place(part, path)
                 return
             except (_NoAnswer, _Cut) as failure:
-                if pause is None and isinstance(failure, _NoAnswer):
-                    self.unreachable[host] = str(failure)
                 if pause is None:
+                    if isinstance(failure, _NoAnswer):
+                        self.unreachable[host] = str(failure)
                     raise
                 log.info("%s: %s; it is asked again", place, failure)
-            await asyncio.sleep(pause)
+                await asyncio.sleep(pause)
 
     async def _answer(self, place: _Place, start: int) -> tuple[int, int | None, AsyncGenerator[bytes, None]]:
         """Request the file at `place` once, and return where its bytes start, its size, if given, and these bytes.

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metapt.domains.mnist import arms, networks
+from metapt.domains.mnist import arms
 from metapt.domains.mnist.arms import Outcome, Run
 from metapt.domains.mnist.batches import sample
 from metapt.domains.mnist.config import ArmSettings, Fidelity
 from metapt.domains.mnist.data import CLASSES
 from metapt.domains.mnist.data.prepare import MnistData
-from metapt.domains.mnist.problem import ExampleWeightsProblem, Images
-from metapt.domains.mnist.quantities import COSINE, NORM_RATIO, setting_fidelity
-from metapt.evaluation import metrics
+from metapt.domains.mnist.problem import ExampleWeightsProblem, Images, initial_weights
+from metapt.domains.mnist.quantities import COSINE, NORM_RATIO
 from metapt.hypergrad import SGD, Neumann, Unroll, exact_hypergradient, hypergradient
 from metapt.machine import Machine
 from metapt.sections import seed_numbers
@@ -42,8 +41,8 @@ def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
     for place in steps(0, len(seeds), "replicates"):
         for count, unroll_steps in product(study.pretrain_steps, study.unroll_steps):
             for terms, numbers in _compare(study, run, data, seeds[place], count, unroll_steps).items():
-                words = setting_fidelity(count, unroll_steps, terms)
-                rows += metrics.rows_of(run.experiment, run.arm, numbers, replicate=seeds[place], setting=words)
+                setting = study.setting(count, unroll_steps, terms)
+                rows += run.rows(numbers, replicate=seeds[place], setting=setting)
     return Outcome(rows, [], [])
 
 
@@ -52,7 +51,7 @@ def _compare(
 ) -> dict[int, dict[str, float]]:
     """Return, for each number of Neumann terms, cosine and norm ratio to the exact hypergradient."""
     pretrain, train_batches, validation = _data(study, run, data, seed, unroll_steps)
-    pretrained, head = networks.initial("separate", CLASSES, CLASSES, run.generator("weights", seed), run.device)
+    pretrained, head = initial_weights("separate", CLASSES, CLASSES, run.generator("weights", seed), run.device)
     meta = {"weights": torch.ones(study.examples, device=run.device)}
     network = study.arms[run.arm].unroll == "network"
     problem = ExampleWeightsProblem()
