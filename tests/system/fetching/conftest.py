@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,13 @@ from metapt import fetching
 
 from .serving import NAME
 
+certificates = cache(ssl.create_default_context)  # no server needs them, and they take most of a client's time
+
 
 @pytest.fixture(autouse=True)
 def _quick_and_direct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "PAUSES", (0.01, 0.02))
+    monkeypatch.setattr(ssl, "create_default_context", certificates)
     monkeypatch.setenv("no_proxy", "*")
 
 

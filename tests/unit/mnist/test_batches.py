@@ -25,12 +25,13 @@ Make = Callable[..., Any]
 def make(digits: MnistData, run_as: Callable[..., Run]) -> Make:
     """Return the function that returns the minibatches of an experiment."""
 
-    def made(kind: str = "rotation", seeds: tuple[int, ...] = (0, 1), target: Any = (90.0, 1.0)) -> Any:
+    def made(kind: str = "rotation", seeds: tuple[int, ...] = (0, 1), target: Any = (90.0, 1.0), **run: Any) -> Any:
+        ran = run_as(**{"experiment": "rotation_mean"} | run)
         if kind == "weighting":
-            return WeightingBatches(digits, WEIGHTING, run_as("example_weighting"), seeds[0])
+            return WeightingBatches(digits, WEIGHTING, ran, seeds[0])
         if kind == "single":
-            return SingleBatches(digits, BpttStudy(**SIZES.model_dump()), run_as("rotation_mean"), seeds[0])
-        return RotationBatches(digits, SIZES, target, run_as("rotation_mean"), list(seeds))
+            return SingleBatches(digits, BpttStudy(**SIZES.model_dump()), ran, seeds[0])
+        return RotationBatches(digits, SIZES, target, ran, list(seeds))
 
     return made
 
@@ -87,12 +88,13 @@ def test_a_replicate_does_not_depend_on_how_many_others_there_are(make: Make) ->
 
 
 @pytest.mark.parametrize("kind", ["rotation", "weighting", "single"])
-def test_the_minibatches_of_hypergradients_leave_those_of_pt_as_they_are(make: Make, kind: str) -> None:
-    alone, beside = make(kind), make(kind)
+def test_pt_and_ft_of_all_arms_see_the_same_with_and_without_hypergradients(make: Make, kind: str) -> None:
+    alone, beside, elsewhere = make(kind), make(kind, arm="k5"), make(kind, experiment="rotation_mean_std")
     for _ in range(25):  # more than a pass over the PT images
-        own, pretrain, same = beside.hypergradient(), alone.pretrain(), beside.pretrain()
-        assert all(map(torch.equal, pretrain, same))
+        own, pretrain = beside.hypergradient(), alone.pretrain()
+        assert all(map(torch.equal, pretrain, beside.pretrain()))
         assert not any(map(torch.equal, own, pretrain))
+        assert not torch.equal(pretrain.images, elsewhere.pretrain().images)
         assert all(map(torch.equal, alone.train(), beside.train()))
 
 

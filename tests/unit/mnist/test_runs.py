@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from metapt.domains.mnist.arms import Outcome, Run
-from metapt.domains.mnist.batches import RotationBatches, SingleBatches, WeightingBatches
+from metapt.domains.mnist.batches import SingleBatches
 from metapt.domains.mnist.config import (
     CURVATURE,
     SHARED,
@@ -232,71 +232,32 @@ def test_a_replicate_of_the_weighting_learns_the_same_among_others_and_in_any_th
     assert weights(2, threads=2) == weights(1, threads=1) == weights([4, 0], threads=1)
 
 
-Seen = Callable[[Any, Callable[[Any, Run, MnistData], Outcome], Any, Run], list[dict[str, list[Any]]]]
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch, digits: MnistData) -> Seen:
-    """Return the function that returns the minibatches of PT and FT of a run, for each object that draws them."""
-
-    def watched(kind: type, train: Any, study: Any, run: Run) -> list[dict[str, list[Any]]]:
-        given: dict[Any, dict[str, list[Any]]] = {}
-
-        def spy(self: Any, draw: Any, name: str) -> Any:
-            given.setdefault(self, {"pretrain": [], "train": []})[name].append(draw(self))
-            return given[self][name][-1]
-
-        with monkeypatch.context() as patch:
-            for name in ("pretrain", "train"):
-                patch.setattr(kind, name, partialmethod(spy, getattr(kind, name), name))
-            forget(train(study, run, digits))
-        return list(given.values())
-
-    return watched
-
-
-def the_same(first: list[Any], second: list[Any]) -> bool:
-    return len(first) == len(second) and all(all(map(torch.equal, a, b)) for a, b in zip(first, second, strict=True))
-
-
-DIFFERENT = {  # as different from the arm "meta" as the sequence of draws goes
-    "meta": MnistMeta(),
-    "meta-shared": SHARED,
-    "curvature": CURVED.model_copy(update={"meta_groups": {}}),
-    "many": MnistMeta(pretrain_steps=2, warmup_epochs=0.5, accumulate=2, unroll_steps=3),
-}
-
-
-def test_pt_steps_of_every_arm_see_the_same_images(run_as: RunAs, seen: Seen) -> None:
-    study = RotationMean(**SIZES, epochs=2, replicates=2, arms=DIFFERENT)
-    found = {arm: seen(RotationBatches, rotation_runs.train, study, run_as("rotation_mean", arm)) for arm in DIFFERENT}
-    (first,) = found.pop("meta")
-    assert len(first["pretrain"]) == 4
-    for name, others in found.items():
-        assert len(others) == (2 if name == "curvature" else 1), "its replicates are trained one by one"
-        both = zip(*(each["pretrain"] for each in others), strict=True)
-        same = [tuple(map(torch.cat, zip(*batches, strict=True))) for batches in both]
-        assert the_same(first["pretrain"], same), name
-    weighting = STUDIES["example_weighting"].model_copy(update={"replicates": 1, "epochs": 2})
-    (first,), (other,) = (
-        seen(WeightingBatches, weighting_runs.train, weighting, run_as("example_weighting", arm))
-        for arm in weighting.arms
-    )
-    assert len(first["pretrain"]) == 4
-    assert the_same(first["pretrain"], other["pretrain"])
-
-
-def test_pt_and_ft_behind_the_accuracy_of_every_arm_see_the_same_minibatches(run_as: RunAs, seen: Seen) -> None:
+def test_pt_and_ft_behind_the_accuracy_of_every_arm_see_the_same_minibatches(
+    digits: MnistData, run_as: RunAs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For PT of other experiments see `test_batches`."""
     study = STUDIES["bptt"].model_copy(update={"replicates": 1, "evaluations": 2})
-    arms = "optimal_augmentation", "bptt", "meta", "bptt_limited", "initial_augmentation", "bptt-shared", "meta-shared"
-    found = {arm: seen(SingleBatches, bptt_runs.train, study, run_as("bptt", arm, 0.0)) for arm in arms}
-    expected = found.pop("optimal_augmentation")
-    assert len(expected) == study.evaluations
-    for arm, given in found.items():
-        for first, other in zip(expected, given[-study.evaluations :], strict=True):
-            assert len(first["pretrain"]) == study.pretrain_steps
-            assert the_same(first["pretrain"], other["pretrain"]), arm
-            assert the_same(first["train"], other["train"][-study.finetune_steps :]), arm
+    given: dict[Any, dict[str, list[Any]]] = {}  # by the object that draws them
+
+    def spy(self: Any, draw: Any, name: str) -> Any:
+        given.setdefault(self, {"pretrain": [], "train": []})[name].append(draw(self))
+        return given[self][name][-1]
+
+    def last(arm: str) -> list[Any]:
+        """Return the PT minibatches and the last FT minibatches of the runs that are tested."""
+        given.clear()
+        forget(bptt_runs.train(study, run_as("bptt", arm, 0.0), digits))
+        tested = list(given.values())[-study.evaluations :]
+        return [batch for seen in tested for batch in (*seen["pretrain"], *seen["train"][-study.finetune_steps :])]
+
+    for name in ("pretrain", "train"):
+        monkeypatch.setattr(SingleBatches, name, partialmethod(spy, getattr(SingleBatches, name), name))
+    expected = last("optimal_augmentation")
+    assert len(expected) == study.evaluations * (study.pretrain_steps + study.finetune_steps)
+    for arm in ("bptt", "meta", "bptt_limited", "initial_augmentation", "bptt-shared", "meta-shared"):
+        found = last(arm)
+        assert len(found) == len(expected)
+        assert all(all(map(torch.equal, *pair)) for pair in zip(found, expected, strict=True)), arm
 
 
 def bptt(digits: MnistData, run: Run, replicates: int = 1, **keys: Any) -> tuple[pd.DataFrame, list[float]]:

@@ -39,17 +39,15 @@ def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
     seeds = seed_numbers(study.replicates)
     rows: list[dict[str, Any]] = []
     for place in steps(0, len(seeds), "replicates"):
-        for count, unroll_steps in product(study.pretrain_steps, study.unroll_steps):
-            for terms, numbers in _compare(study, run, data, seeds[place], count, unroll_steps).items():
-                setting = study.setting(count, unroll_steps, terms)
-                rows += run.rows(numbers, replicate=seeds[place], setting=setting)
+        for pretrain_steps, unroll_steps in product(study.pretrain_steps, study.unroll_steps):
+            rows += _compare(study, run, data, seeds[place], pretrain_steps, unroll_steps)
     return Outcome(rows, [], [])
 
 
 def _compare(
-    study: Fidelity, run: Run, data: MnistData, seed: int, count: int, unroll_steps: int
-) -> dict[int, dict[str, float]]:
-    """Return, for each number of Neumann terms, cosine and norm ratio to the exact hypergradient."""
+    study: Fidelity, run: Run, data: MnistData, seed: int, pretrain_steps: int, unroll_steps: int
+) -> list[dict[str, Any]]:
+    """Return rows with cosine and norm ratio to the exact hypergradient, for each number of Neumann terms."""
     pretrain, train_batches, validation = _data(study, run, data, seed, unroll_steps)
     pretrained, head = initial_weights("separate", CLASSES, CLASSES, run.generator("weights", seed), run.device)
     meta = {"weights": torch.ones(study.examples, device=run.device)}
@@ -60,14 +58,15 @@ def _compare(
         pretrained,
         meta,
         head,
-        pretrain_batches=[pretrain] * count,
+        pretrain_batches=[pretrain] * pretrain_steps,
         train_batches=train_batches,
         validation_batches=[validation],
         pretrain_optimizer=SGD(study.pretrain_lr),
         finetune_optimizer=SGD(study.finetune_lr),
         network=network,
     )
-    found, truth = {}, exact.gradient["weights"]
+    rows: list[dict[str, Any]] = []
+    truth = exact.gradient["weights"]
     for terms in study.neumann_terms:
         ours = hypergradient(
             problem,
@@ -81,8 +80,9 @@ def _compare(
             finetuning=Unroll(unroll_steps, SGD(study.finetune_lr), network=network),
         ).gradient["weights"]
         cosine = float(torch.nn.functional.cosine_similarity(ours, truth, dim=0))
-        found[terms] = {COSINE: cosine, NORM_RATIO: float(ours.norm() / truth.norm())}
-    return found
+        numbers = {COSINE: cosine, NORM_RATIO: float(ours.norm() / truth.norm())}
+        rows += run.rows(numbers, replicate=seed, setting=study.setting(pretrain_steps, unroll_steps, terms))
+    return rows
 
 
 def _data(

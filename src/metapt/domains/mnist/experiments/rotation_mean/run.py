@@ -76,38 +76,29 @@ def learn(
     reported [replicates], and the diagnosis, the trajectories of the meta-parameters and the checkpoints.
     """
     if not study.arms[run.arm].joins_replicates:
-        return _learn_stacked(study, run, data, target, meta, seeds)
-    parts = [
-        _learn_stacked(study, run, data, target, {name: value[i : i + 1] for name, value in meta.items()}, [seed], True)
-        for i, seed in enumerate(seeds)
-    ]
+        return _learn_stacked(study, run, RotationBatches(data, study, target, run, seeds), meta, seeds)
+    parts = []
+    for i, seed in enumerate(seeds):
+        own = {name: value[i : i + 1] for name, value in meta.items()}
+        batches = RotationBatches(data, study, target, run, [seed])
+        parts.append(_learn_stacked(study, run, batches, own, [seed], f"-replicate{seed}"))
     learned = {name: torch.cat([final[name] for final, _ in parts]) for name in meta}
     return learned, arms.together(outcome for _, outcome in parts)
 
 
 def _learn_stacked(
-    study: LearnedRotation,
-    run: Run,
-    data: MnistData,
-    target: tuple[float, float],
-    meta: Params,
-    seeds: list[int],
-    alone: bool = False,
+    study: LearnedRotation, run: Run, batches: RotationBatches, meta: Params, seeds: list[int], part: str = ""
 ) -> tuple[Params, Outcome]:
-    """Run meta-PT of stacked replicates, or of one that is trained `alone`; see `learn`."""
+    """Run meta-PT of stacked replicates; see `learn`. `part` names the checkpoint of a replicate that is alone."""
     arm, per_epoch = study.arms[run.arm], study.steps_per_epoch
-    batches = RotationBatches(data, study, target, run, seeds)
     weights = [
         initial_weights(arm.heads, CLASSES, CLASSES, run.generator("weights", each), run.device) for each in seeds
     ]
     pretrained, head = stack_pretrained([each for each, _ in weights]), stack([each for _, each in weights])
     settings = arms.settings(arm, arm.iterations(study.epochs, per_epoch), per_epoch)
     loop = MetaPretraining(Stacked(RotationProblem()), batches, pretrained, meta, head, settings)
-    recorder = Recorder(lambda: loop.averaged_meta)
-    checkpoint = run.resumable(f"-replicate{seeds[0]}" if alone else "")
-    what = f"meta-PT of replicate {seeds[0]}" if alone else "meta-PT"
-    diagnosis = loop.run(what, checkpoint, recorder=recorder)
-    words = {"replicate": seeds[0]} if alone else {}
-    rows = run.rows(diagnosis.figures, evaluation=DIAGNOSIS, **words)
+    recorder, checkpoint = Recorder(lambda: loop.averaged_meta), run.resumable(part)
+    diagnosis = loop.run(f"meta-PT of replicate {seeds[0]}" if part else "meta-PT", checkpoint, recorder=recorder)
+    rows = run.rows(diagnosis.figures, evaluation=DIAGNOSIS, replicate=seeds[0] if part else None)
     trajectories = [{**row, "replicate": seeds[row["replicate"]]} for row in recorder.rows()]
     return loop.averaged_meta, Outcome(rows, trajectories, [checkpoint])
