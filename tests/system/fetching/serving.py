@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +86,17 @@ def endless(start: bytes = b"", code: int = 200, **headers: str) -> Answer:
 
     def answer(handler: Handler) -> None:
         handler.reply(code, start, **headers)
-        pour(handler, [bytes(1 << 16)] * 1000)
+        pour(handler, repeat(bytes(1 << 16), 1000))
 
     return answer
 
 
 def trickle(head: bytes, body: bytes) -> Answer:
     """Send `head` at once, and `body` byte by byte, 20 in a second."""
-    return lambda handler: pour(handler, [head, *(bytes([byte]) for byte in body)], 0.05)
+    return lambda handler: pour(handler, chain([head], (bytes([byte]) for byte in body)), 0.05)
 
 
-def pour(handler: Handler, pieces: list[bytes], pause: float = 0.0) -> None:
+def pour(handler: Handler, pieces: Iterable[bytes], pause: float = 0.0) -> None:
     """Send pieces until the client has enough."""
     try:
         for piece in pieces:

@@ -151,9 +151,6 @@ def test_a_summary_is_whole_and_has_the_papers_numbers_beside_its_own_study_only
     if experiment != "rotation_mean":  # one picture shows that the second kind is written
         monkeypatch.setattr(figures, "save_png", lambda figure, path: path.write_bytes(b"a picture"))
     first = summarise(experiment, study, runs[experiment], tmp_path / "a")
-    if experiment == "fidelity":  # the same code writes the figures of all
-        second = summarise(experiment, study, runs[experiment], tmp_path / "b")
-        assert all(path.read_bytes() == second[name].read_bytes() for name, path in first.items())
     assert all(path.stat().st_size > 0 for path in first.values())
     verdicts = pd.read_csv(first["claims"])
     assert set(verdicts["verdict"]) <= {"reproduced", "not reproduced", "inconclusive", "too few seeds"}
