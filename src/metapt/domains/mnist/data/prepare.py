@@ -33,7 +33,7 @@ def run(settings: JobSettings, inputs: dict[str, Path], outputs: dict[str, Path]
 
     It has uint8 images [N, 28, 28] and int64 labels [N] of each split. Raises DataError as `read_split`.
     """
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for split in ("train", "test"):
         images, labels = read_split(inputs[FILES[f"{split}_images"]], inputs[FILES[f"{split}_labels"]])
         tensors |= {f"{split}_images": torch.from_numpy(images), f"{split}_labels": torch.from_numpy(labels).long()}
