@@ -51,12 +51,12 @@ def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
     other, so that the time and memory of each are those of a run alone. Raises ConfigError if there are fewer images
     than the study asks for. Raises TrainingError if hypergradients stay unusable.
     """
-    test = test_images(study, run, data)
+    test = rotated_test_images(study, run, data)
     seeds = seed_numbers(study.replicates)
     return arms.together([_replicate(study, run, data, test, seeds[i]) for i in steps(0, len(seeds), "replicates")])
 
 
-def test_images(study: BpttStudy, run: Run, data: MnistData) -> Images:
+def rotated_test_images(study: BpttStudy, run: Run, data: MnistData) -> Images:
     """Return the images that FT is tested on, each rotated once."""
     return Images(rotated(data.test_images, (study.target, 1.0), run.generator("test rotation")), data.test_labels)
 

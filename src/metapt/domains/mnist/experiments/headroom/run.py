@@ -8,7 +8,7 @@ from metapt.domains.mnist import arms
 from metapt.domains.mnist.arms import Outcome, Run
 from metapt.domains.mnist.config import ArmSettings, BpttStudy, FixedArm
 from metapt.domains.mnist.data.prepare import MnistData
-from metapt.domains.mnist.experiments.bptt.run import Stages, test_images
+from metapt.domains.mnist.experiments.bptt.run import Stages, rotated_test_images
 from metapt.domains.mnist.problem import logits
 from metapt.domains.mnist.quantities import ACCURACY, VALIDATION_ACCURACY
 from metapt.machine import Machine
@@ -27,7 +27,7 @@ def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
     """Return the FT accuracy on test and validation images of each seed. Raises ConfigError as `batches.sample`."""
     arm = study.arms[run.arm]
     assert isinstance(arm, FixedArm)
-    test, rows = test_images(study, run, data), []
+    test, rows = rotated_test_images(study, run, data), []
     for seed in seed_numbers(study.replicates):
         stages = Stages(study, run, data, seed)
         network = stages.finetune(stages.pretrain(arm.mean))
