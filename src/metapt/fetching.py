@@ -41,11 +41,9 @@ TIMEOUT = 30.0  # seconds without a byte, and for the whole head of an answer
 PAUSES = (1.0, 2.0, 4.0)  # seconds before each further request, where a server gave no answer or only a part
 RATE = 100.0  # least bytes per second after the first `TIMEOUT` seconds
 
-_RECORDS = "records.json"  # the output that stands for all records
 _AT_ONCE = 8  # small files that are fetched at the same time
 _HTML = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
 _PART, _TRY_LATER = 206, {408, 425, 429, 500, 502, 503, 504}
-_HEADERS = {"User-Agent": f"metapt/{metapt.__version__}", "Accept-Encoding": "identity"}
 
 
 class _Failure(Exception):
@@ -187,8 +185,10 @@ def run(settings: Download, inputs: dict[str, Path], outputs: dict[str, Path], m
 
 
 async def _fetch_all(settings: Download, paths: dict[str, Path]) -> None:
-    async with httpx.AsyncClient(headers=_HEADERS, timeout=TIMEOUT) as client:
-        source, fetcher = settings.source, _Fetcher(settings.source, settings.mirrors, client)
+    source = settings.source
+    headers = {"User-Agent": f"metapt/{metapt.__version__}", "Accept-Encoding": "identity"}
+    async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT) as client:
+        fetcher = _Fetcher(source, settings.mirrors, client)
         for name in [name for name in paths if name in source.files]:
             await fetcher.fetch(name, source.files[name], paths.pop(name))
         if source.listed is not None and paths:
@@ -210,7 +210,7 @@ class _Fetcher:
         await self.fetch(listed.sums, listed, path, small=True)
         with reading(path) as opened:
             sums = listed.check(opened)
-        records = paths.pop(_RECORDS, None)
+        records = paths.pop("records.json", None)  # which stands for all records
         if records is not None:
             records.unlink(missing_ok=True)
             paths |= {name: records.parent / name for name in sums if name not in listed.files}
@@ -277,12 +277,12 @@ class _Fetcher:
                         part.replace(path) if small else move_into_place(part, path)
                 return
             except (_NoAnswer, _Cut) as failure:
-                if pause is None and isinstance(failure, _NoAnswer):
-                    self.unreachable[host] = str(failure)
                 if pause is None:
+                    if isinstance(failure, _NoAnswer):
+                        self.unreachable[host] = str(failure)
                     raise
                 log.info("%s: %s; it is asked again", place, failure)
-            await asyncio.sleep(pause)
+                await asyncio.sleep(pause)
 
     async def _answer(self, place: _Place, start: int) -> tuple[int, int | None, AsyncGenerator[bytes, None]]:
         """Request the file at `place` once, and return where its bytes start, its size, if given, and these bytes.
@@ -309,7 +309,7 @@ class _Fetcher:
     async def _ask(self, url: str, start: int) -> httpx.Response:
         """Return a response with the file, from its first byte on if the server can't continue from `start`."""
         request = self.client.build_request("GET", url, headers={"Range": f"bytes={start}-"} if start else None)
-        for _ in range(10):
+        for _ in range(10):  # httpx itself would read redirections to their end
             response = await self.client.send(request, stream=True)
             code, part = response.status_code, response.headers.get("Content-Range", "")
             if part.startswith(f"bytes {start}-") if code == _PART else response.is_success:
@@ -336,14 +336,14 @@ async def _read(path: Path, start: int) -> AsyncGenerator[bytes, None]:
 
 async def _receive(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of the response until the connection ends."""
-    began, got = time.monotonic(), 0
+    began = time.monotonic()
     try:
         async with aclosing(response):
             async for piece in response.aiter_raw():
                 yield piece
-                got += len(piece)
-                if got < RATE * (time.monotonic() - began - TIMEOUT):
-                    raise _Cut(f"too slow: {got} bytes in {time.monotonic() - began:.1f} s")
+                got, seconds = response.num_bytes_downloaded, time.monotonic() - began
+                if got < RATE * (seconds - TIMEOUT):
+                    raise _Cut(f"too slow: {got} bytes in {seconds:.1f} s")
     except httpx.TimeoutException as error:
         raise _NoAnswer(f"no answer within {TIMEOUT:g} s") from error
     except httpx.HTTPError as error:
@@ -351,7 +351,7 @@ async def _receive(response: httpx.Response) -> AsyncGenerator[bytes, None]:
 
 
 async def _save(
-    start: int, size: int | None, pieces: AsyncIterator[bytes], file: SourceFile | Listed, part: Path, in_memory: bool
+    start: int, size: int | None, pieces: AsyncIterator[bytes], file: SourceFile | Listed, part: Path, small: bool
 ) -> None:
     """Write the bytes from `start` on to `part`, and check the complete file, whose size is known or not.
 
@@ -366,8 +366,8 @@ async def _save(
         raise overlong
     part.parent.mkdir(parents=True, exist_ok=True)
     with (
-        BytesIO() if in_memory else part.open("ab+" if start else "wb+") as out,
-        tqdm(total=size, initial=got, desc=part.stem, unit="B", unit_scale=True, disable=in_memory or None) as bar,
+        BytesIO() if small else part.open("ab+" if start else "wb+") as out,
+        tqdm(total=size, initial=got, desc=part.stem, unit="B", unit_scale=True, disable=small or None) as bar,
     ):
         while piece and got <= file.at_most:
             out.write(piece)

@@ -18,7 +18,7 @@ import torch
 import metapt.domains
 from metapt.domains.mnist.data import FILES
 from metapt.domains.mnist.data import prepare as mnist_prepare
-from metapt.domains.mnist.data.simulate import write_digits
+from metapt.domains.mnist.data import simulate as mnist_simulate
 from metapt.domains.ppi.config import ARMS as PPI_ARMS
 from metapt.domains.ppi.data import graphs
 from metapt.engine.domain import Domain
@@ -120,7 +120,7 @@ def protein_graphs(folder: Path) -> Files:
 def digits(folder: Path) -> Files:
     """Write prepared digits."""
     raw, files = {name: folder / name for name in FILES.values()}, {"data": folder / "images.pt"}
-    write_digits(raw)
+    mnist_simulate.run(mnist_simulate.DigitsSource(source="digits"), {}, raw, Machine())
     mnist_prepare.run(JobSettings(), raw, files, Machine())
     return files
 

@@ -14,7 +14,7 @@ from metapt.cli import main
 from metapt.domains.ecg.data import prepare as ecg
 from metapt.domains.ecg.data.sources import read_database, read_signals
 from metapt.domains.mnist.data import prepare as mnist
-from metapt.domains.mnist.data.idx import read_idx
+from metapt.domains.mnist.data import read_idx
 from metapt.domains.ppi.data import convert, graphs
 from metapt.domains.ppi.data.string_files import read_links, read_terms
 from metapt.engine import records

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from metapt.domains.ecg.data import prepare
 from metapt.domains.ecg.data.simulate import write_record
 from metapt.domains.ecg.data.sources import CLASSES, read_database, read_signals
-from metapt.domains.mnist.data.idx import read_idx, write_idx
+from metapt.domains.mnist.data import read_idx, write_idx
 from metapt.domains.ppi.data.archive import read_archive
 from metapt.domains.ppi.data.graphs import unpack
 from metapt.domains.ppi.data.legacy_pickle import Tensor, unpickle

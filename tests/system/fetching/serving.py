@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from metapt.machine import Machine
 
 NAME = "train images.gz"
 CONTENT = bytes(range(256)) * 2000
+SIZE = len(CONTENT)
 HTML = b"<!DOCTYPE html><title>Please log in</title>"
 PATH = "/data/train%20images.gz"
 
@@ -40,9 +43,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    @property
-    def start(self) -> int:
-        return int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+    def wait_for_end(self) -> None:
+        """Wait until the client closes the connection."""
+        with suppress(OSError):
+            self.rfile.read(1)
 
 
 class Server(ThreadingHTTPServer):
@@ -63,6 +67,10 @@ def status(code: int) -> Answer:
     return lambda handler: handler.reply(code, b"", Content_Length="0")
 
 
+def redirect(location: str) -> Answer:
+    return lambda handler: handler.reply(302, b"", Location=location, Content_Length="0")
+
+
 def whole(content: bytes = CONTENT) -> Answer:
     """Answer with the whole content, whatever part was requested."""
     return lambda handler: handler.reply(200, content, Content_Length=str(len(content)))
@@ -78,32 +86,40 @@ def endless(start: bytes = b"", code: int = 200, **headers: str) -> Answer:
 
     def answer(handler: Handler) -> None:
         handler.reply(code, start, **headers)
-        try:
-            for _ in range(1000):
-                handler.wfile.write(bytes(1 << 16))
-        except OSError:
-            handler.server.broken += 1
+        pour(handler, repeat(bytes(1 << 16), 1000))
 
     return answer
+
+
+def trickle(head: bytes, body: bytes) -> Answer:
+    """Send `head` at once, and `body` byte by byte, 20 in a second."""
+    return lambda handler: pour(handler, chain([head], (bytes([byte]) for byte in body)), 0.05)
+
+
+def pour(handler: Handler, pieces: Iterable[bytes], pause: float = 0.0) -> None:
+    """Send pieces until the client has enough."""
+    try:
+        for piece in pieces:
+            handler.wfile.write(piece)
+            time.sleep(pause)
+    except OSError:
+        handler.server.broken += 1
 
 
 def ranged(content: bytes = CONTENT, stop: int | None = None) -> Answer:
     """Answer with the requested range; close the connection early, at byte `stop`, if given."""
 
     def answer(handler: Handler) -> None:
-        start = handler.start
-        range_of = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        handler.reply(
-            206 if start else 200, content[start:stop], Content_Length=str(len(content) - start), Content_Range=range_of
-        )
+        start = int(handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+        words = {"Content_Length": str(len(content) - start)}
+        words["Content_Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        handler.reply(206 if start else 200, content[start:stop], **words)
 
     return answer
 
 
 def wrong_range(handler: Handler) -> None:
-    handler.reply(
-        206, CONTENT, Content_Length=str(len(CONTENT)), Content_Range=f"bytes 0-{len(CONTENT) - 1}/{len(CONTENT)}"
-    )
+    handler.reply(206, CONTENT, Content_Length=str(SIZE), Content_Range=f"bytes 0-{SIZE - 1}/{SIZE}")
 
 
 def in_turn(*answers: Answer) -> Answer:
@@ -111,14 +127,13 @@ def in_turn(*answers: Answer) -> Answer:
     return lambda handler: (remaining.pop(0) if len(remaining) > 1 else remaining[0])(handler)
 
 
-def hang(handler: Handler) -> None:
-    time.sleep(1.5)
-
-
 def hang_after(size: int) -> Answer:
+    """Answer with the first bytes, and then with nothing more; not even with a head where `size` is 0."""
+
     def answer(handler: Handler) -> None:
-        handler.reply(200, CONTENT[:size], Content_Length=str(len(CONTENT)))
-        time.sleep(1.5)
+        if size:
+            handler.reply(200, CONTENT[:size], Content_Length=str(SIZE))
+        handler.wait_for_end()
 
     return answer
 
@@ -142,14 +157,6 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     return folder
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, since the server's side ends a little later than the client's."""
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def closed_port() -> int:

@@ -25,12 +25,13 @@ Make = Callable[..., Any]
 def make(digits: MnistData, run_as: Callable[..., Run]) -> Make:
     """Return the function that returns the minibatches of an experiment."""
 
-    def made(kind: str = "rotation", seeds: tuple[int, ...] = (0, 1), name: str = "rotation_mean", **run: Any) -> Any:
+    def made(kind: str = "rotation", seeds: tuple[int, ...] = (0, 1), target: Any = (90.0, 1.0), **run: Any) -> Any:
+        ran = run_as(**{"experiment": "rotation_mean"} | run)
         if kind == "weighting":
-            return WeightingBatches(digits, WEIGHTING, run_as("example_weighting"), seeds[0])
+            return WeightingBatches(digits, WEIGHTING, ran, seeds[0])
         if kind == "single":
-            return SingleBatches(digits, BpttStudy(**SIZES.model_dump()), run_as(name), seeds[0])
-        return RotationBatches(digits, SIZES, (90.0, 1.0), run_as(name, **run), list(seeds))
+            return SingleBatches(digits, BpttStudy(**SIZES.model_dump()), ran, seeds[0])
+        return RotationBatches(digits, SIZES, target, ran, list(seeds))
 
     return made
 
@@ -56,10 +57,11 @@ def test_a_replicate_has_images_of_its_own_none_of_them_twice(make: Make, digits
         assert pixels(seen) <= pixels(digits.train_images[own])
 
 
-def test_fine_tuning_images_are_rotated_once_and_keep_their_labels(digits: MnistData, run_as: Any) -> None:
-    batches = RotationBatches(digits, SIZES, (90.0, 0.0), run_as("rotation_mean"), [0])
-    chosen = batches.finetune_images[0]
-    torch.testing.assert_close(batches.rotated[0], rotate(digits.train_images[chosen], torch.full((81,), 90.0)))
+def test_fine_tuning_images_are_rotated_once_and_keep_their_labels(make: Make, digits: MnistData, run_as: Any) -> None:
+    batches = make(seeds=(3,), target=(90.0, 15.0))
+    (chosen,), draws = batches.finetune_images, run_as("rotation_mean").generator("finetune rotation", 3)
+    angles = 90 + 15 * torch.randn(81, generator=draws)
+    torch.testing.assert_close(batches.rotated[0], rotate(digits.train_images[chosen], angles))
     assert torch.equal(batches.labels[0], digits.train_labels[chosen])
 
 
@@ -85,27 +87,14 @@ def test_a_replicate_does_not_depend_on_how_many_others_there_are(make: Make) ->
     assert torch.equal(labels, alone.labels[0, 40:])
 
 
-def test_arms_of_an_experiment_see_the_same_minibatches_and_experiments_others(make: Make) -> None:
-    first, second, other = drawn(make()), drawn(make(arm="k5")), drawn(make(name="rotation_mean_std"))
-    assert all(map(torch.equal, first, second))
-    assert not torch.equal(first[0], other[0])
-
-
 @pytest.mark.parametrize("kind", ["rotation", "weighting", "single"])
-def test_batches_go_on_where_their_state_was_taken(make: Make, kind: str) -> None:
-    batches, resumed = make(kind), make(kind)
-    drawn(batches, 3)
-    resumed.load_state_dict(batches.state_dict())
-    assert all(map(torch.equal, drawn(batches), drawn(resumed)))
-
-
-@pytest.mark.parametrize("kind", ["rotation", "weighting", "single"])
-def test_the_minibatches_of_hypergradients_leave_those_of_pt_as_they_are(make: Make, kind: str) -> None:
-    alone, beside = make(kind), make(kind)
+def test_pt_and_ft_of_all_arms_see_the_same_with_and_without_hypergradients(make: Make, kind: str) -> None:
+    alone, beside, elsewhere = make(kind), make(kind, arm="k5"), make(kind, experiment="rotation_mean_std")
     for _ in range(25):  # more than a pass over the PT images
-        own, pretrain, same = beside.hypergradient(), alone.pretrain(), beside.pretrain()
-        assert all(map(torch.equal, pretrain, same))
+        own, pretrain = beside.hypergradient(), alone.pretrain()
+        assert all(map(torch.equal, pretrain, beside.pretrain()))
         assert not any(map(torch.equal, own, pretrain))
+        assert not torch.equal(pretrain.images, elsewhere.pretrain().images)
         assert all(map(torch.equal, alone.train(), beside.train()))
 
 

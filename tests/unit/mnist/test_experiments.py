@@ -10,17 +10,7 @@ import pytest
 
 from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, Fidelity, MnistMeta, RotationMean, RotationMeanStd
 from metapt.domains.mnist.domain import DOMAIN
-from metapt.domains.mnist.quantities import (
-    ACCURACY,
-    COSINE,
-    DEVIATION,
-    ERROR,
-    MEAN,
-    RATIO,
-    WALL_TIME,
-    setting_fidelity,
-    setting_mean_std,
-)
+from metapt.domains.mnist.quantities import ACCURACY, COSINE, DEVIATION, ERROR, MEAN, RATIO, WALL_TIME
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, judge
@@ -67,7 +57,7 @@ def test_what_one_number_decides(key: str, section: Any, metric: str, numbers: t
 def test_mean_and_deviation_of_the_rotation_lie_near_the_target_on_both_sides(error: float, word: str) -> None:
     study = RotationMeanStd(starts=[(0.0, 1.0), (10.0, 1.0)])
     targets = {MEAN: 45 + error, DEVIATION: 15 + error}
-    cells = [(metric, setting_mean_std(study, start)) for start in range(2) for metric in targets]
+    cells = [(metric, study.setting(start)) for start in range(2) for metric in targets]
     found = verdicts("rotation_mean_std", study, {("meta", *cell): targets[cell[0]] for cell in cells})
     assert found["verdict"].tolist() == [word] * 4
     assert found["criterion"].tolist() == ["within 4 of 45", "within 3 of 15"] * 2
@@ -154,7 +144,7 @@ def test_more_neumann_terms_point_nearer_to_the_exact_hypergradient(
     section = Fidelity(neumann_terms=terms, pretrain_steps=[5, 10], unroll_steps=[1, 3])
     cells = [(steps, k, count) for steps in (5, 10) for k in (1, 3) for count in terms]
     values = {
-        ("head", COSINE, setting_fidelity(*cell)): 0.5 + (gain if cell[:2] == (10, 3) else -gain) * (cell[2] == 9)
+        ("head", COSINE, section.setting(*cell)): 0.5 + (gain if cell[:2] == (10, 3) else -gain) * (cell[2] == 9)
         for cell in cells
     }
     assert verdicts("fidelity", section, values)["verdict"].tolist() == words

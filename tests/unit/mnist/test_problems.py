@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metapt.domains.mnist import batches, networks, problem
 from metapt.domains.mnist.config import Heads
 from metapt.domains.mnist.problem import (
     DigitProblem,
@@ -18,7 +18,10 @@ from metapt.domains.mnist.problem import (
     RotationBatch,
     RotationProblem,
     WeightingProblem,
+    example_weights,
+    initial_weights,
     rotate,
+    weighting_network,
 )
 from metapt.hypergrad import Params, Pretrained, Stacked
 from metapt.hypergrad.stacked import stack, stack_pretrained
@@ -35,13 +38,11 @@ def images(count: int, side: int = 28) -> Tensor:
     return torch.rand(count, side, side, generator=stream(0), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("quarters", [-1, 0, 1, 2, 3, 4])
-def test_quarter_turns_move_pixels_only(quarters: int) -> None:
-    turned = rotate(images(3), torch.full((3,), 90.0 * quarters, dtype=torch.float64))
-    torch.testing.assert_close(turned, torch.rot90(images(3), quarters, dims=(1, 2)), atol=1e-12, rtol=0)
-
-
 def test_each_image_is_turned_counter_clockwise_by_its_own_angle() -> None:
+    quarters = range(-1, 5)
+    turned = rotate(images(6), 90.0 * torch.tensor(quarters, dtype=torch.float64))
+    expected = [torch.rot90(image, quarter) for image, quarter in zip(images(6), quarters, strict=True)]
+    torch.testing.assert_close(turned, torch.stack(expected), atol=1e-12, rtol=0)
     image = torch.zeros(2, 27, 27)
     image[:, 13, 23] = 1  # 10 pixels to the right of the centre
     for turned, angle in zip(rotate(image, torch.tensor([30.0, 250.0])), (30, 250), strict=True):
@@ -58,30 +59,6 @@ def test_the_corners_of_a_turned_image_are_black() -> None:
 def test_rotation_is_differentiable_in_the_angle_and_in_the_image() -> None:
     angles = torch.tensor([33.3, 200.7], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(rotate, (images(2, side=6).requires_grad_(), angles))
-
-
-@pytest.mark.parametrize(
-    ("meta", "mean", "deviation"),
-    [(None, 45.0, 15.0), ({"mean": 70.0}, 70.0, 1.0), ({"mean": 70.0, "deviation": 12.0}, 70.0, 12.0)],
-    ids=["FT", "PT with a learned mean", "PT with both"],
-)
-def test_images_are_rotated_by_draws_from_the_distribution(
-    monkeypatch: pytest.MonkeyPatch, meta: dict[str, float] | None, mean: float, deviation: float
-) -> None:
-    drawn: list[Tensor] = []
-    for module in (problem, batches):
-        monkeypatch.setattr(module, "rotate", lambda pixels, degrees: drawn.append(degrees) or pixels)
-    if meta is None:
-        batches.rotated(torch.zeros(4000, 1, 1), (mean, deviation), stream(1))
-    else:
-        batch = RotationBatch(
-            torch.zeros(4000, 28, 28), torch.zeros(4000).long(), torch.randn(4000, generator=stream(2))
-        )
-        pretrained, _ = networks.initial("separate", 10, 10, stream(0), "cpu")
-        RotationProblem().pretrain_loss(pretrained, {name: torch.tensor(value) for name, value in meta.items()}, batch)
-    error = deviation / math.sqrt(4000)
-    assert float(drawn[0].mean()) == pytest.approx(mean, abs=4 * error)
-    assert float(drawn[0].std()) == pytest.approx(deviation, abs=4 * error / math.sqrt(2))
 
 
 def minibatch(seed: int, size: int = 20, classes: int = 10) -> Images:
@@ -101,7 +78,7 @@ def module(pretrained: Pretrained) -> nn.Module:
 
 def test_pt_and_ft_share_the_hidden_layer_or_all() -> None:
     def shapes(heads: Heads) -> list[dict[str, tuple[int, ...]]]:
-        pretrained, head = networks.initial(heads, 1000, 5, stream(0), "cpu")
+        pretrained, head = initial_weights(heads, 1000, 5, stream(0), "cpu")
         parts = pretrained.encoder, pretrained.head, head
         return [{name: tuple(value.shape) for name, value in part.items()} for part in parts]
 
@@ -113,18 +90,22 @@ def test_pt_and_ft_share_the_hidden_layer_or_all() -> None:
 
 @pytest.mark.parametrize("heads", HEADS)
 def test_losses_are_those_of_a_torch_module(heads: Heads) -> None:
-    pretrained, _ = networks.initial(heads, 10, 10, stream(0), "cpu")
+    pretrained, _ = initial_weights(heads, 10, 10, stream(0), "cpu")
     batch, network = minibatch(1), module(pretrained)
     noise, weights = torch.randn(20, generator=stream(2)), torch.rand(20, generator=stream(3))
     each = F.cross_entropy(network(batch.images), batch.labels, reduction="none")
-    turned = F.cross_entropy(network(rotate(batch.images, 30 + 4 * noise)), batch.labels)
-    cnn, angles = networks.weighting(stream(4)), {"mean": torch.tensor(30.0), "deviation": torch.tensor(4.0)}
+    cnn, mean, deviation = weighting_network(stream(4)), torch.tensor(30.0), torch.tensor(4.0)
+
+    def rotated(**meta: Tensor) -> Tensor:
+        return RotationProblem().pretrain_loss(pretrained, meta, RotationBatch(*batch, noise))
+
     found = {
-        RotationProblem().pretrain_loss(pretrained, angles, RotationBatch(*batch, noise)): turned,
+        rotated(mean=mean): F.cross_entropy(network(rotate(batch.images, 30 + noise)), batch.labels),
+        rotated(mean=mean, deviation=deviation): F.cross_entropy(
+            network(rotate(batch.images, 30 + 4 * noise)), batch.labels
+        ),
         ExampleWeightsProblem().pretrain_loss(pretrained, {"weights": weights}, batch): (weights * each).mean(),
-        WeightingProblem().pretrain_loss(pretrained, cnn, batch): (
-            networks.example_weights(cnn, batch.images) * each
-        ).mean(),
+        WeightingProblem().pretrain_loss(pretrained, cnn, batch): (example_weights(cnn, batch.images) * each).mean(),
         DigitProblem().head_loss(pretrained.head, DigitProblem().encode(pretrained.encoder, batch), batch): each.mean(),
     }
     for loss, expected in found.items():
@@ -132,7 +113,7 @@ def test_losses_are_those_of_a_torch_module(heads: Heads) -> None:
 
 
 def test_stacked_replicates_have_their_own_losses() -> None:
-    single = [networks.initial("separate", 10, 10, stream(seed), "cpu") for seed in range(3)]
+    single = [initial_weights("separate", 10, 10, stream(seed), "cpu") for seed in range(3)]
     apart = [RotationBatch(*minibatch(seed), torch.randn(20, generator=stream(seed))) for seed in range(3)]
     metas = [{"mean": torch.tensor(20.0 * seed)} for seed in range(3)]
     alone, stacked = RotationProblem(), Stacked(RotationProblem())
@@ -147,7 +128,7 @@ def test_stacked_replicates_have_their_own_losses() -> None:
 
 def test_the_weighting_cnn_is_the_papers() -> None:
     """Two convolutions (32 of 5 x 5, 64 of 3 x 3), each with BatchNorm, ReLU, pooling; a linear layer; 2 * sigmoid."""
-    params = networks.weighting(stream(0))
+    params = weighting_network(stream(0))
     for name in [name for name in params if name.startswith("norm")]:  # else they are trivial
         params[name] = params[name] + 0.3 * torch.randn(params[name].shape, generator=stream(1))
     layers = [
@@ -160,33 +141,21 @@ def test_the_weighting_cnn_is_the_papers() -> None:
         layers[index].load_state_dict(own, strict=not name.startswith("norm"))
     pixels = torch.rand(12, 28, 28, generator=stream(2))
     expected = 2 * torch.sigmoid(nn.Sequential(*layers)(pixels.unsqueeze(1)).squeeze(1))
-    torch.testing.assert_close(networks.example_weights(params, pixels), expected)
+    torch.testing.assert_close(example_weights(params, pixels), expected)
 
 
-class Rotation(RotationProblem):
-    """A subclass is not taken for tested."""
-
-
-class Weighting(WeightingProblem):
-    """As above."""
-
-
-class ExampleWeights(ExampleWeightsProblem):
-    """As above."""
-
-
-@pytest.mark.parametrize("kind", [Rotation, Weighting, ExampleWeights])
-def test_second_derivatives_are_differences_of_gradients(kind: type[DigitProblem]) -> None:
-    pretrained, head = networks.initial("separate", 10, 5, stream(0), "cpu")
-    batch, rotated = minibatch(1), RotationBatch(*minibatch(1), torch.randn(20, generator=stream(2)))
-    metas: dict[type, Params] = {
-        Rotation: {"mean": torch.tensor(30.0), "deviation": torch.tensor(4.0)},
-        Weighting: networks.weighting(stream(4)),
-        ExampleWeights: {"weights": torch.rand(20, generator=stream(3))},
-    }
-    tested = kind()
+@pytest.mark.parametrize("base", [RotationProblem, WeightingProblem, ExampleWeightsProblem])
+def test_second_derivatives_are_differences_of_gradients(base: type[DigitProblem]) -> None:
+    tested = type("Untested", (base,), {})()  # a subclass is not taken for tested
+    pretrained, head = initial_weights("separate", 10, 5, stream(0), "cpu")
+    batch: Any = minibatch(1)
+    meta: Params = {"weights": torch.rand(20, generator=stream(3))}
+    if base is RotationProblem:
+        batch = RotationBatch(*batch, torch.randn(20, generator=stream(2)))
+        meta = {"mean": torch.tensor(30.0), "deviation": torch.tensor(4.0)}
+    elif base is WeightingProblem:
+        meta = weighting_network(stream(4))
     check_second_derivatives(
-        tested, pretrained, metas[kind], head, rotated if kind is Rotation else batch,
-        minibatch(2, classes=5), products=True, head_steps=True, network=True,
-    )  # fmt: skip
+        tested, pretrained, meta, head, batch, minibatch(2, classes=5), products=True, head_steps=True, network=True
+    )
     assert all(gap is not None and gap.agrees for gap in tried(tested).found.values())

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
-from metapt.domains.mnist.config import ArmSettings, MnistMeta, Study
+from metapt.domains.mnist.config import ArmSettings, MnistMeta, S
 from metapt.domains.mnist.data.prepare import MnistData, load
-from metapt.domains.mnist.quantities import DIAGNOSIS, WALL_TIME
+from metapt.domains.mnist.quantities import WALL_TIME
 from metapt.evaluation import metrics
 from metapt.hypergrad import SGD
 from metapt.machine import Machine
 from metapt.method import meta_settings
 from metapt.training.checkpoint import Checkpoint, fingerprint
-from metapt.training.diagnosis import Diagnosis
 from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.seeds import generator
-
-S = TypeVar("S", bound=Study)
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,10 @@ class Run:
         path = self.checkpoint.with_name(f"{self.checkpoint.stem}{part}{self.checkpoint.suffix}")
         return Checkpoint(path, self.fingerprint)
 
+    def rows(self, numbers: dict[str, float], **where: Any) -> list[dict[str, Any]]:
+        """Return a row of the metrics table for each number by metric; `where`: see `metrics.row`."""
+        return metrics.rows_of(self.experiment, self.arm, numbers, **where)
+
 
 class Outcome(NamedTuple):
     """Rows of the metrics and of the series table, and the checkpoints to remove once these are written."""
@@ -55,6 +57,11 @@ class Outcome(NamedTuple):
     metrics: list[dict[str, Any]]
     series: list[dict[str, Any]]
     checkpoints: list[Checkpoint]
+
+
+def together(parts: Iterable[Outcome]) -> Outcome:
+    """Return the outcome of a run from those of its parts."""
+    return Outcome(*(list(chain.from_iterable(lists)) for lists in zip(*parts, strict=True)))
 
 
 def run_arm(
@@ -70,6 +77,7 @@ def run_arm(
     The inputs are `data`, the prepared images, and for an arm with the budget of another `budget`, that arm's metrics.
     The outputs are `metrics` and `series`.
     """
+    budget = metrics.read_rows(inputs["budget"]) if "budget" in inputs else None
     run = Run(
         experiment=f"mnist_{settings.experiment}",
         arm=settings.arm,
@@ -77,18 +85,13 @@ def run_arm(
         threads=machine.threads,
         checkpoint=Path(settings.checkpoint) if settings.checkpoint else None,
         fingerprint=fingerprint(settings, inputs, module, machine.device),
-        budget_seconds=_wall_time(inputs["budget"]) if "budget" in inputs else None,
+        budget_seconds=None if budget is None else fmean(row["value"] for row in budget if row["metric"] == WALL_TIME),
     )
     outcome = train(settings.settings, run, load(inputs["data"], machine.device))
     metrics.write(outcome.metrics, outputs["metrics"])
     metrics.write_series(outcome.series, outputs["series"])
     for checkpoint in outcome.checkpoints:
         checkpoint.remove()
-
-
-def _wall_time(path: Path) -> float:
-    """Return the mean wall time in a metrics table over replicates, seconds."""
-    return fmean(float(row["value"]) for row in metrics.read_rows(path) if row["metric"] == WALL_TIME)
 
 
 def settings(arm: MnistMeta, iterations: int, steps_per_epoch: int) -> MetaSettings:
@@ -102,8 +105,3 @@ def settings(arm: MnistMeta, iterations: int, steps_per_epoch: int) -> MetaSetti
         finetune_optimizer=SGD(arm.finetune_lr),
         groups=arm.meta_groups,
     )
-
-
-def diagnosis_rows(run: Run, diagnosis: Diagnosis, **words: Any) -> list[dict[str, Any]]:
-    """Return the numbers of a diagnosis as rows of the metrics table, with the evaluation `DIAGNOSIS`."""
-    return metrics.rows_of(run.experiment, run.arm, diagnosis.figures, evaluation=DIAGNOSIS, **words)

@@ -22,9 +22,9 @@ from metapt.sections import (
     Positive,
     Rate,
     ResumableSettings,
-    Seed,
     Seeds,
     key,
+    seed_numbers,
 )
 
 Heads = Annotated[
@@ -119,13 +119,11 @@ CURVATURE = MnistMeta(
 class Study(ExperimentSection):
     """The settings of an experiment each of whose arms is a run."""
 
+    resumable: ClassVar[type[ArmSection]] = MnistMeta  # arms of this class save their state while they compute
+
     if TYPE_CHECKING:  # keys of every study, each in its own place among the others
         arms: dict[str, Any] = {}
         replicates: Seeds = 1
-
-    def keeps_checkpoint(self, arm: str) -> bool:
-        """Return whether an arm's run saves its state while it computes, as meta-PT does."""
-        return isinstance(self.arms[arm], MnistMeta)
 
 
 S = TypeVar("S", bound=Study)
@@ -145,6 +143,7 @@ def minibatches(examples: int, batch_size: int) -> int:
 
 
 def _check_warmup(name: str, arm: MnistMeta, iterations: int, per_epoch: int) -> None:
+    """Raise ValueError if the warm-up of an arm leaves no meta-update."""
     warmup = arm.warmup(per_epoch)
     if warmup >= iterations:
         raise ValueError(
@@ -198,6 +197,18 @@ class RotationMeanStd(LearnedRotation):
     )
     target: tuple[float, float] = key((45.0, 15.0), "mean and standard deviation of the rotation of FT images, degrees")
 
+    def setting(self, start: int) -> str:
+        """Return the setting of a start, an index of `starts`, in the paper's words."""
+        (mean, deviation), (target_mean, target_deviation) = self.starts[start], self.target
+        return f"init mean {mean:g} std {deviation:g}, target {target_mean:g}/{target_deviation:g}"
+
+    def seed_of(self, start: int, seed: int) -> int:
+        """Return a number that is unique for each start and seed; with the first start it is the seed.
+
+        It names the random streams, and the replicates of the series table.
+        """
+        return start * (max(seed_numbers(self.replicates)) + 1) + seed
+
 
 class ExampleWeighting(Study):
     """Learn a CNN that weights PT examples, some of which have noisy labels."""
@@ -218,17 +229,18 @@ class ExampleWeighting(Study):
 
     def check(self, domain: Any) -> None:
         """Raise ValueError if a warm-up leaves no meta-update, and for a curvature that needs outputs of PT."""
-        for name, arm in self.arms.items():
-            if arm.curvature != "hessian":
-                raise ValueError(f".arms.{name}.curvature is {arm.curvature!r}, which is for rotations; legal: hessian")
         examples = TRAIN_IMAGES[domain.source] if self.pretrain_examples == "all" else self.pretrain_examples
         per_epoch = minibatches(examples, self.batch_size)
         for name, arm in self.arms.items():
+            if arm.curvature != "hessian":
+                raise ValueError(f".arms.{name}.curvature is {arm.curvature!r}, which is for rotations; legal: hessian")
             _check_warmup(name, arm, arm.iterations(self.epochs, per_epoch), per_epoch)
 
 
 class BpttStudy(RotationData):
     """Compare our method with backpropagation through all of PT and FT."""
+
+    resumable: ClassVar[type[ArmSection]] = BpttArm
 
     arms: dict[str, Annotated[MnistMeta | BpttArm | FixedArm, Field(discriminator="method")]] = {
         "bptt": BpttArm(method="bptt"),
@@ -258,22 +270,17 @@ class BpttStudy(RotationData):
         2, "PT and FT runs whose mean accuracy is that of a replicate (not in the paper; released code: none)"
     )
 
-    def keeps_checkpoint(self, arm: str) -> bool:
-        """Return whether the arm is backpropagation, which saves its state after each outer step."""
-        return isinstance(self.arms[arm], BpttArm)
-
     def check(self, domain: Any) -> None:
         """Raise ValueError for an arm with epochs, an unknown budget_of, or a warm-up that leaves no meta-update.
 
         The fixed arms `initial_augmentation` and `optimal_augmentation` must have the rotations `initial` and `target`.
         """
-        for end in ("", "-shared"):
-            for kind, key_name, mean in (("initial", "initial", self.initial), ("optimal", "target", self.target)):
-                name = f"{kind}_augmentation{end}"
-                arm = self.arms.get(name)
-                if isinstance(arm, FixedArm) and arm.mean != mean:
-                    raise ValueError(f".arms.{name}.mean is {arm.mean:g}, and {key_name} is {mean:g}; legal: {mean:g}")
+        named = {"initial_augmentation": "initial", "optimal_augmentation": "target"}
         for name, arm in self.arms.items():
+            if isinstance(arm, FixedArm) and (place := named.get(name.removesuffix("-shared"))):
+                mean: float = getattr(self, place)
+                if arm.mean != mean:
+                    raise ValueError(f".arms.{name}.mean is {arm.mean:g}, and {place} is {mean:g}; legal: {mean:g}")
             if isinstance(arm, MnistMeta):
                 if arm.epochs is not None:
                     raise ValueError(
@@ -296,12 +303,6 @@ class BpttStudy(RotationData):
             if other in chain:
                 raise ValueError(f".arms.{name}.budget_of runs in a circle: {' -> '.join([*chain, other])}")
             chain.append(other)
-
-
-class FixedRotation(ArmSettings[BpttStudy]):
-    """What the run of a setting of `headroom` reads: the PT seeds, too."""
-
-    seeds: list[Seed]
 
 
 class FidelityArm(ArmSection):
@@ -329,6 +330,11 @@ class Fidelity(Study):
     )
     pretrain_lr: Rate = key(0.1, "learning rate of PT (SGD on all examples), and step of the Neumann series")
     finetune_lr: Rate = key(0.01, "learning rate of FT (SGD)")
+
+    @staticmethod
+    def setting(pretrain_steps: int, unroll_steps: int, terms: int) -> str:
+        """Return the setting of a case, as in the metrics table."""
+        return f"{pretrain_steps} PT steps, K={unroll_steps}, {terms} Neumann terms"
 
 
 class MnistSettings(DomainSection):

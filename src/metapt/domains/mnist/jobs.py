@@ -48,7 +48,7 @@ class MnistJobs(Jobs[MnistSettings]):
             mem_mb=_mem_mb(section),
             minutes=minutes(section, arm),
             threads=_threads(section),
-            resumable=section.keeps_checkpoint(arm),
+            resumable=isinstance(own, section.resumable),
             alone=isinstance(section, BpttStudy),  # its arms are timed
         )
 
@@ -61,15 +61,16 @@ def _threads(section: Study) -> int:
     return min(4, len(seed_numbers(section.replicates))) if isinstance(section, ExampleWeighting) else 1
 
 
-def minutes(section: Study, arm: str, runs: int | None = None) -> int:
+def minutes(section: Study, arm: str) -> int:
     """Return the time limit of an arm's job.
 
-    It is an hour, and a minute for each outer step, with the sizes of the default. Larger sizes get more in proportion,
-    and so do more runs than the default's replicates; `runs` are those of a study with PT seeds of its own.
+    It is an hour, and a minute for each outer step, with the sizes of the default. Larger sizes and more replicates get
+    more in proportion.
     """
     arm_settings, default = section.arms[arm], type(section)()
-    epochs = getattr(arm_settings, "epochs", None) or getattr(section, "epochs", None)
-    own = section.model_copy(update={"replicates": runs or section.replicates, "epochs": epochs})
+    own = section.model_copy(
+        update={"epochs": getattr(arm_settings, "epochs", None) or getattr(section, "epochs", None)}
+    )
     larger = [_total(own, keys) / _total(default, keys) for keys in _SIZES if hasattr(default, keys[0])]
     limit: int = 60 + getattr(arm_settings, "outer_steps", 0)
     return math.ceil(limit * math.prod(max(1.0, each) for each in larger))

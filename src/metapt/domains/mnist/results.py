@@ -16,7 +16,7 @@ from metapt.evaluation import figures, results
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Criterion
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.paper import beside_paper
-from metapt.evaluation.statistics import Estimate, estimate_mean, summarise
+from metapt.evaluation.statistics import estimate_mean, summarise
 from metapt.evaluation.tables import Tables, ours_and_papers
 from metapt.sections import plain
 
@@ -49,37 +49,35 @@ class MnistResults(results.Results):
         `arm` may have other heads than the default `meta`, since the paper leaves open whether PT and FT share one
         here. Each of `others` must equal the default arm of its name.
         """
-        default = type(self.section).model_fields["arms"].default
-        meta = self.section.arms[arm].model_copy(update={"heads": default["meta"].heads})
-        run = {each: self.section.arms[each] for each in others if each in self.section.arms}
-        same = meta == default["meta"] and all(each == default.get(name) for name, each in run.items())
+        own, default = self.section.arms, self._papers.arms
+        meta = own[arm].model_copy(update={"heads": default["meta"].heads})
+        same = meta == default["meta"] and all(own[each] == default.get(each) for each in others if each in own)
         return words if same and self._is_the_papers_study() else BEYOND_THE_PAPER
 
     def claim(
         self, text: str, arm: str, metric: str, criterion: Criterion, paper: str, setting: str | None = None
     ) -> Comparison:
         """Return a claim about the mean of an arm's number over replicates, which is compared with a number."""
-
-        def measure() -> Estimate:
-            return estimate_mean(self.values(arm, metric, setting))
-
-        return Comparison(text, arm, "", metric, criterion, measure, paper=paper)
+        return Comparison(
+            text, arm, "", metric, criterion, lambda: estimate_mean(self.values(arm, metric, setting)), paper=paper
+        )
 
     @property
     def own_papers(self) -> pd.DataFrame:
         """The paper's numbers, of arms and a study with its settings."""
-        default = type(self.section).model_fields["arms"].default
-        same = [arm for arm in self.arms if self.section.arms[arm] == default.get(arm)]
+        same = [arm for arm in self.arms if self.section.arms[arm] == self._papers.arms.get(arm)]
         return self.papers[self.papers["arm"].isin(same if self._is_the_papers_study() else [])]
+
+    @property
+    def _papers(self) -> Study:
+        """The paper's study, which has the default of each key."""
+        default: Study = type(self.section)()
+        return default
 
     def _is_the_papers_study(self) -> bool:
         """Return whether the study has the paper's settings; its arms, starts and the number of runs may differ."""
-        free = {"arms", "starts", "replicates", "evaluations"}
-        own, papers = (
-            {key: value for key, value in plain(each).items() if key not in free}
-            for each in (self.section, type(self.section)())
-        )
-        return bool(own == papers)
+        own, papers = plain(self.section), plain(self._papers)
+        return all(own[key] == papers[key] for key in own.keys() - {"arms", "starts", "replicates", "evaluations"})
 
     def beside_paper(self, caption: str) -> Tables:
         """Return the mean of each number over replicates beside the paper's, without the loop's diagnosis."""

@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from metapt.domains.mnist.data import FILES
-from metapt.domains.mnist.data.idx import read_split
+from metapt.domains.mnist.data import FILES, read_split
 from metapt.errors import DataError
 from metapt.files import atomic_path, reading
 from metapt.machine import Machine
@@ -30,27 +29,22 @@ class MnistData:
 
 
 def run(settings: JobSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Convert the raw files to the prepared file `data`. Raises DataError as `convert`."""
-    save(convert(inputs), outputs["data"])
+    """Write the raw files (by the names in `FILES`) as the prepared file `data`.
 
-
-def save(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write the prepared file of the tensors that `convert` returns. Raises MachineError as `atomic_path`."""
-    # Torch writes a path's name into the archive, but not an open file's, so that equal data give equal bytes.
-    with atomic_path(path) as temporary, temporary.open("wb") as file:
-        torch.save(tensors, file)
-
-
-def convert(inputs: dict[str, Path]) -> dict[str, Tensor]:
-    """Read the raw files (by the names in `FILES`) as uint8 images [N, 28, 28] and int64 labels [N] of each split.
-
-    Raises DataError if a file is missing, cut, altered, or of another shape.
+    It has uint8 images [N, 28, 28] and int64 labels [N] of each split. Raises DataError as `read_split`.
     """
     tensors: dict[str, Tensor] = {}
     for split in ("train", "test"):
         images, labels = read_split(inputs[FILES[f"{split}_images"]], inputs[FILES[f"{split}_labels"]])
         tensors |= {f"{split}_images": torch.from_numpy(images), f"{split}_labels": torch.from_numpy(labels).long()}
-    return tensors
+    save(tensors, outputs["data"])
+
+
+def save(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write the prepared file of the tensors by name. Raises MachineError as `atomic_path`."""
+    # Torch writes a path's name into the archive, but not an open file's, so that equal data give equal bytes.
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        torch.save(tensors, file)
 
 
 def load(path: Path, device: torch.device | str) -> MnistData:
@@ -67,7 +61,5 @@ def load(path: Path, device: torch.device | str) -> MnistData:
     names = [field.name for field in fields(MnistData)]
     if not isinstance(tensors, dict) or set(tensors) != set(names):
         raise DataError(f"{path} is no prepared MNIST, which holds {', '.join(names)}: {_ADVICE}.")
-    on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
-    return MnistData(
-        **{name: tensor / 255 if tensor.dtype == torch.uint8 else tensor for name, tensor in on_device.items()}
-    )
+    loaded = {name: tensor.to(device) for name, tensor in tensors.items()}
+    return MnistData(**{name: each / 255 if each.dtype == torch.uint8 else each for name, each in loaded.items()})

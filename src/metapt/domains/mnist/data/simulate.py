@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metapt.domains.mnist.data import FILES, SIDE, TRAIN_IMAGES
-from metapt.domains.mnist.data.idx import write_idx
+from metapt.domains.mnist.data import FILES, SIDE, TRAIN_IMAGES, write_idx
 from metapt.machine import Machine
 from metapt.sections import JobSettings
 
@@ -26,11 +25,6 @@ class DigitsSource(JobSettings):
 
 
 def run(settings: DigitsSource, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Write the raw files of the source."""
-    write_digits(outputs)
-
-
-def write_digits(outputs: dict[str, Path]) -> None:
     """Write 1,300 training and 497 test digits as MNIST's IDX files, by the names in `FILES`; always the same bytes.
 
     The collection is ordered by writer. It is shuffled before the split, so that both parts have one distribution.

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.mnist.config import RotationMeanStd
-from metapt.domains.mnist.quantities import DEVIATION, MEAN, seed_of_start, setting_mean_std
+from metapt.domains.mnist.quantities import DEVIATION, MEAN
 from metapt.domains.mnist.results import MnistResults, experiment
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, within
@@ -24,7 +24,7 @@ def figure(results: MnistResults) -> Figure:
     mean, deviation = results.section.target
 
     def draw(axis: Axes, frame: pd.DataFrame) -> None:
-        starts = frame["replicate"] // seed_of_start(results.section, 1, 0)
+        starts = frame["replicate"] // results.section.seed_of(1, 0)
         bands = {label: _spread(frame[starts == start]) for start, label in enumerate(_starts(results.section))}
         figures.trajectories(axis, bands, "meta-iteration", target=(mean - deviation, mean, mean + deviation))
 
@@ -45,7 +45,7 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
 def _starts(section: RotationMeanStd) -> dict[str, str]:
     """Return label of a start -> its setting in the metrics table, in the order of the starts."""
     return {
-        f"from {mean:g} ± {deviation:g}": setting_mean_std(section, start)
+        f"from {mean:g} ± {deviation:g}": section.setting(start)
         for start, (mean, deviation) in enumerate(section.starts)
     }
 

@@ -56,7 +56,6 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
 
     Backpropagation must end better than it starts before anything is claimed against it.
     """
-
     for end in ("", "-shared"):
         if f"meta{end}" in results.arms:
             yield from _claims(results, end)

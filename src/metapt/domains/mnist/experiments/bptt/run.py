@@ -9,18 +9,18 @@ import logging
 import time
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from metapt.domains.mnist import arms, networks
+from metapt.domains.mnist import arms
 from metapt.domains.mnist.arms import Outcome, Run
 from metapt.domains.mnist.batches import SingleBatches, rotated
 from metapt.domains.mnist.config import ArmSettings, BpttArm, BpttStudy, FixedArm, MnistMeta
 from metapt.domains.mnist.data import CLASSES
 from metapt.domains.mnist.data.prepare import MnistData
-from metapt.domains.mnist.problem import Images, RotationProblem
+from metapt.domains.mnist.problem import Images, RotationProblem, initial_weights, logits
 from metapt.domains.mnist.quantities import ACCURACY, MEAN, OUTER_STEPS, PEAK_MEMORY, SKIPPED, WALL_TIME
 from metapt.evaluation import metrics
 from metapt.hypergrad import SGD, Adam, Params, Pretrained, exact_hypergradient
@@ -51,26 +51,18 @@ def train(study: BpttStudy, run: Run, data: MnistData) -> Outcome:
     other, so that the time and memory of each are those of a run alone. Raises ConfigError if there are fewer images
     than the study asks for. Raises TrainingError if hypergradients stay unusable.
     """
-    test = Images(rotated(data.test_images, (study.target, 1.0), run.generator("test rotation")), data.test_labels)
-    rows, series = [], []
+    test = rotated_test_images(study, run, data)
     seeds = seed_numbers(study.replicates)
-    for place in steps(0, len(seeds), "replicates"):
-        replicate = seeds[place]
-        numbers, means = _replicate(study, run, data, test, replicate)
-        rows += metrics.rows_of(run.experiment, run.arm, numbers, replicate=replicate)
-        series += metrics.series("mean", means, replicate)
-    kept = [_checkpoint(run, seed) for seed in seeds] if study.keeps_checkpoint(run.arm) else []
-    return Outcome(rows, series, kept)
+    return arms.together([_replicate(study, run, data, test, seeds[i]) for i in steps(0, len(seeds), "replicates")])
 
 
-def _checkpoint(run: Run, replicate: int) -> Checkpoint:
-    return run.resumable(f"-{replicate}")
+def rotated_test_images(study: BpttStudy, run: Run, data: MnistData) -> Images:
+    """Return the images that FT is tested on, each rotated once."""
+    return Images(rotated(data.test_images, (study.target, 1.0), run.generator("test rotation")), data.test_labels)
 
 
-def _replicate(
-    study: BpttStudy, run: Run, data: MnistData, test: Images, replicate: int
-) -> tuple[dict[str, float], list[float]]:
-    """Return the numbers of a replicate by metric, and the trajectory of its mean rotation if it learns one.
+def _replicate(study: BpttStudy, run: Run, data: MnistData, test: Images, replicate: int) -> Outcome:
+    """Return the numbers of a replicate, and the trajectory of its mean rotation if it learns one.
 
     The accuracy of every arm is that after the same numbers of PT and FT steps, the mean over `study.evaluations` runs
     of both, each with its own seed. Our method learns a rotation during each PT; the trajectory is that of the first.
@@ -78,9 +70,10 @@ def _replicate(
     wall time is that of learning and of one PT and FT.
     """
     arm, first = study.arms[run.arm], replicate * study.evaluations
-    learned = _Learned([], 0.0, 0, 0)
+    learned, checkpoints = _Learned([], 0.0, 0, 0), []
     if isinstance(arm, BpttArm):
-        learned = _backpropagate(Stages(study, run, data, first), run, arm, _checkpoint(run, replicate))
+        checkpoints.append(run.resumable(f"-{replicate}"))
+        learned = _backpropagate(Stages(study, run, data, first), run, arm, checkpoints[0])
     accuracies, seconds, peaks, means = [], [], [learned.peak_bytes], [learned.means] if learned.means else []
     for seed in range(first, first + study.evaluations):
         with Measured(run.device) as measured:
@@ -93,15 +86,15 @@ def _replicate(
             weights = stages.finetune(encoder)
         seconds.append(measured.seconds)
         peaks.append(measured.peak_bytes)
-        with torch.no_grad():
-            accuracies.append(float(accuracy(networks.outputs(*weights, test.images), test.labels)))
+        accuracies.append(float(accuracy(logits(*weights, test.images), test.labels)))
     numbers: dict[str, float] = {ACCURACY: fmean(accuracies), WALL_TIME: learned.seconds + fmean(seconds)}
     numbers[PEAK_MEMORY] = max(peaks) / 1e6
     if means:
         numbers[MEAN] = fmean(trajectory[-1] for trajectory in means)
     if learned.means:
         numbers |= {OUTER_STEPS: len(learned.means) - 1, SKIPPED: learned.skipped}
-    return numbers, means[0] if means else []
+    series = metrics.series("mean", means[0] if means else [], replicate)
+    return Outcome(run.rows(numbers, replicate=replicate), series, checkpoints)
 
 
 class Stages:
@@ -112,7 +105,7 @@ class Stages:
         self.device = run.device
         self.problem = RotationProblem()
         heads, weights = study.arms[run.arm].heads, run.generator("weights", seed)
-        self.pretrained, self.head = networks.initial(heads, CLASSES, CLASSES, weights, run.device)
+        self.pretrained, self.head = initial_weights(heads, CLASSES, CLASSES, weights, run.device)
         self.batches = SingleBatches(data, study, run, seed)
         self._first = self.batches.state_dict()
 
@@ -172,16 +165,14 @@ def _backpropagate(stages: Stages, run: Run, arm: BpttArm, checkpoint: Checkpoin
     Each outer step starts from the same initial weights. An arm with a budget stops when that is spent, but takes at
     least one outer step.
     """
-    study = stages.study
-    batches = stages.batches
+    study, batches = stages.study, stages.batches
     mean = torch.tensor(study.initial, device=run.device, requires_grad=True)
     optimizer = without_compiler(torch.optim.Adam)([mean], lr=arm.meta_lr)
     # The derivative of Adam's step is up to lr / eps where a gradient is nearly 0 (border pixels), so that some
     # hypergradients are far too large. Applied, they would stay in the second moment of Adam on the mean and stop it.
     guard = HypergradientGuard(arm.explosion_factor, max_skipped=10)
     learned = _Learned([study.initial], 0.0, 0, 0)
-    saved = checkpoint.load()
-    if saved is not None:
+    if (saved := checkpoint.load()) is not None:
         mean.data.copy_(saved["mean"])
         optimizer.load_state_dict(saved["optimizer"])
         guard.load_state_dict(saved["guard"])
@@ -190,16 +181,15 @@ def _backpropagate(stages: Stages, run: Run, arm: BpttArm, checkpoint: Checkpoin
         log.info("%s %s goes on at outer step %d", run.experiment, run.arm, len(learned.means) - 1)
 
     def save() -> None:
-        parts: dict[str, Any] = {"optimizer": optimizer, "guard": guard, "batches": batches}
-        states = {name: part.state_dict() for name, part in parts.items()}
-        checkpoint.save(states | {"mean": mean.detach(), "learned": tuple(learned)})
+        parts = {"optimizer": optimizer.state_dict(), "guard": guard.state_dict(), "batches": batches.state_dict()}
+        checkpoint.save({**parts, "mean": mean.detach(), "learned": tuple(learned)})
 
     due, start = Every(60.0), time.monotonic() - learned.seconds
-    time_limit = None if run.budget_seconds is None else run.budget_seconds - learned.seconds
-    first = len(learned.means) - 1
+    limit = None if run.budget_seconds is None else run.budget_seconds - learned.seconds
     # Within a block, freed memory stays in the process. An outer step takes 0.7 of the time that it takes without it.
     with Measured(run.device):
-        for step in steps(first, arm.outer_steps, "outer loop", time_limit=time_limit, status={"mean": mean}):
+        done = len(learned.means) - 1
+        for step in steps(done, arm.outer_steps, "outer loop", time_limit=limit, status={"mean": mean}):
             with Measured(run.device) as measured:
                 result = exact_hypergradient(
                     stages.problem,

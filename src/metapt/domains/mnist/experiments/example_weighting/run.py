@@ -6,20 +6,19 @@ Appendix "Meta-Parameterized Per-Example Weighting".
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from metapt.domains.mnist import arms, networks
+from metapt.domains.mnist import arms
 from metapt.domains.mnist.arms import Outcome, Run
 from metapt.domains.mnist.batches import CLEAN_CLASSES, WeightingBatches
 from metapt.domains.mnist.config import ArmSettings, ExampleWeighting, minibatches
 from metapt.domains.mnist.data.prepare import MnistData
-from metapt.domains.mnist.problem import WeightingProblem
-from metapt.domains.mnist.quantities import MEAN_WEIGHT, RATIO, WEIGHT
+from metapt.domains.mnist.problem import WeightingProblem, example_weights, initial_weights, weighting_network
+from metapt.domains.mnist.quantities import DIAGNOSIS, MEAN_WEIGHT, RATIO, WEIGHT
 from metapt.evaluation import metrics
 from metapt.machine import Machine
 from metapt.sections import seed_numbers
@@ -47,18 +46,17 @@ def train(study: ExampleWeighting, run: Run, data: MnistData) -> Outcome:
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(run.threads) as pool:
-            parts = list(pool.map(lambda seed: _replicate(study, run, data, seed), seeds))
+            return arms.together(pool.map(lambda seed: _replicate(study, run, data, seed), seeds))
     finally:
         torch.set_num_threads(before)
-    return Outcome(*(list(chain.from_iterable(lists)) for lists in zip(*parts, strict=True)))
 
 
 def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) -> Outcome:
     arm = study.arms[run.arm]
     batches = WeightingBatches(data, study, run, seed)
     stream = run.generator("weights", seed)
-    pretrained, head = networks.initial(arm.heads, study.classes, CLEAN_CLASSES, stream, run.device)
-    network = networks.weighting(run.generator("weighting network", seed))
+    pretrained, head = initial_weights(arm.heads, study.classes, CLEAN_CLASSES, stream, run.device)
+    network = weighting_network(run.generator("weighting network", seed))
     meta = {name: value.to(run.device) for name, value in network.items()}
     per_epoch = minibatches(len(batches.labels), study.batch_size)
     settings = arms.settings(arm, arm.iterations(study.epochs, per_epoch), per_epoch)
@@ -74,7 +72,7 @@ def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) ->
     numbers = {RATIO: float(weights["clean"].mean() / weights["noisy"].mean())}
     numbers |= {MEAN_WEIGHT.format(name): float(part.mean()) for name, part in weights.items()}
     words: dict[str, Any] = {"replicate": seed, "setting": f"{len(seed_numbers(study.replicates))} initialisations"}
-    rows = metrics.rows_of(run.experiment, run.arm, numbers, **words) + arms.diagnosis_rows(run, diagnosis, **words)
+    rows = run.rows(numbers, **words) + run.rows(diagnosis.figures, evaluation=DIAGNOSIS, **words)
     series = [{**row, "replicate": seed} for row in recorder.rows()]
     for name, part in weights.items():
         series += metrics.series(WEIGHT.format(name), part.tolist(), seed)
@@ -84,6 +82,6 @@ def _replicate(study: ExampleWeighting, run: Run, data: MnistData, seed: int) ->
 @torch.no_grad()
 def weigh(loop: MetaPretraining, batches: WeightingBatches) -> dict[str, Tensor]:
     """Return the weights of "clean" and "noisy" PT examples (of a random 3,000 where there are more), as one batch."""
-    weights = networks.example_weights(loop.averaged_meta, batches.images[:_MOST_WEIGHTED])
+    weights = example_weights(loop.averaged_meta, batches.images[:_MOST_WEIGHTED])
     clean = batches.clean[:_MOST_WEIGHTED]
     return {"clean": weights[clean].cpu(), "noisy": weights[~clean].cpu()}

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.mnist.config import Fidelity
-from metapt.domains.mnist.quantities import COSINE, NORM_RATIO, setting_fidelity
+from metapt.domains.mnist.quantities import COSINE, NORM_RATIO
 from metapt.domains.mnist.results import MnistResults, experiment
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison, at_least
@@ -69,7 +69,7 @@ def _numbers(results: MnistResults) -> pd.DataFrame:
     """Return the summary of the metrics with the settings as columns: steps, k, terms."""
     section: Fidelity = results.section
     cases = itertools.product(section.pretrain_steps, section.unroll_steps, section.neumann_terms)
-    rows = [(setting_fidelity(*case), *case) for case in cases]
+    rows = [(section.setting(*case), *case) for case in cases]
     settings = pd.DataFrame(rows, columns=["setting", "steps", "k", "terms"])
     return summarise(results.metrics).merge(settings, on="setting")
 
@@ -81,7 +81,7 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
     steps, k = max(section.pretrain_steps), max(section.unroll_steps)
 
     def gain(arm: str) -> Estimate:
-        many, few = (results.values(arm, COSINE, setting_fidelity(steps, k, terms)) for terms in (most, fewest))
+        many, few = (results.values(arm, COSINE, section.setting(steps, k, terms)) for terms in (most, fewest))
         return paired_difference(many, few)
 
     terms = f"{most} Neumann terms point nearer to the exact hypergradient than {fewest}"

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metapt.domains.mnist import arms, networks
+from metapt.domains.mnist import arms
 from metapt.domains.mnist.arms import Outcome, Run
 from metapt.domains.mnist.batches import sample
 from metapt.domains.mnist.config import ArmSettings, Fidelity
 from metapt.domains.mnist.data import CLASSES
 from metapt.domains.mnist.data.prepare import MnistData
-from metapt.domains.mnist.problem import ExampleWeightsProblem, Images
-from metapt.domains.mnist.quantities import COSINE, NORM_RATIO, setting_fidelity
-from metapt.evaluation import metrics
+from metapt.domains.mnist.problem import ExampleWeightsProblem, Images, initial_weights
+from metapt.domains.mnist.quantities import COSINE, NORM_RATIO
 from metapt.hypergrad import SGD, Neumann, Unroll, exact_hypergradient, hypergradient
 from metapt.machine import Machine
 from metapt.sections import seed_numbers
@@ -40,19 +39,17 @@ def train(study: Fidelity, run: Run, data: MnistData) -> Outcome:
     seeds = seed_numbers(study.replicates)
     rows: list[dict[str, Any]] = []
     for place in steps(0, len(seeds), "replicates"):
-        for count, unroll_steps in product(study.pretrain_steps, study.unroll_steps):
-            for terms, numbers in _compare(study, run, data, seeds[place], count, unroll_steps).items():
-                words = setting_fidelity(count, unroll_steps, terms)
-                rows += metrics.rows_of(run.experiment, run.arm, numbers, replicate=seeds[place], setting=words)
+        for pretrain_steps, unroll_steps in product(study.pretrain_steps, study.unroll_steps):
+            rows += _compare(study, run, data, seeds[place], pretrain_steps, unroll_steps)
     return Outcome(rows, [], [])
 
 
 def _compare(
-    study: Fidelity, run: Run, data: MnistData, seed: int, count: int, unroll_steps: int
-) -> dict[int, dict[str, float]]:
-    """Return, for each number of Neumann terms, cosine and norm ratio to the exact hypergradient."""
+    study: Fidelity, run: Run, data: MnistData, seed: int, pretrain_steps: int, unroll_steps: int
+) -> list[dict[str, Any]]:
+    """Return rows with cosine and norm ratio to the exact hypergradient, for each number of Neumann terms."""
     pretrain, train_batches, validation = _data(study, run, data, seed, unroll_steps)
-    pretrained, head = networks.initial("separate", CLASSES, CLASSES, run.generator("weights", seed), run.device)
+    pretrained, head = initial_weights("separate", CLASSES, CLASSES, run.generator("weights", seed), run.device)
     meta = {"weights": torch.ones(study.examples, device=run.device)}
     network = study.arms[run.arm].unroll == "network"
     problem = ExampleWeightsProblem()
@@ -61,14 +58,15 @@ def _compare(
         pretrained,
         meta,
         head,
-        pretrain_batches=[pretrain] * count,
+        pretrain_batches=[pretrain] * pretrain_steps,
         train_batches=train_batches,
         validation_batches=[validation],
         pretrain_optimizer=SGD(study.pretrain_lr),
         finetune_optimizer=SGD(study.finetune_lr),
         network=network,
     )
-    found, truth = {}, exact.gradient["weights"]
+    rows: list[dict[str, Any]] = []
+    truth = exact.gradient["weights"]
     for terms in study.neumann_terms:
         ours = hypergradient(
             problem,
@@ -82,8 +80,9 @@ def _compare(
             finetuning=Unroll(unroll_steps, SGD(study.finetune_lr), network=network),
         ).gradient["weights"]
         cosine = float(torch.nn.functional.cosine_similarity(ours, truth, dim=0))
-        found[terms] = {COSINE: cosine, NORM_RATIO: float(ours.norm() / truth.norm())}
-    return found
+        numbers = {COSINE: cosine, NORM_RATIO: float(ours.norm() / truth.norm())}
+        rows += run.rows(numbers, replicate=seed, setting=study.setting(pretrain_steps, unroll_steps, terms))
+    return rows
 
 
 def _data(

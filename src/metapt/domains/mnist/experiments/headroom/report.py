@@ -5,21 +5,18 @@ Not in the paper.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator
 
-from metapt.domains.mnist.config import BpttStudy, FixedArm, FixedRotation
+from metapt.domains.mnist.config import ArmSettings, BpttStudy, FixedArm
 from metapt.domains.mnist.jobs import MnistJobs, minutes
-from metapt.domains.mnist.quantities import ACCURACY, PROBLEM, VALIDATION_ACCURACY
+from metapt.domains.mnist.quantities import ACCURACY, VALIDATION_ACCURACY
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation.experiment import Needs
 from metapt.evaluation.headroom import REFERENCE
 from metapt.sections import Distinct, Positive, Seed, key
 from metapt.twostage.headroom import HeadroomSection, experiment, rising
-
-NAMES = {"mean": "mean rotation in PT (degrees)"}
-"""Hyperparameter -> its name in tables and figures."""
 
 
 class MnistHeadroom(HeadroomSection):
@@ -55,30 +52,24 @@ class MnistHeadroom(HeadroomSection):
 
 def needs(jobs: MnistJobs, section: MnistHeadroom) -> Needs:
     """Return the run of each setting, with all PT seeds."""
+    keys = "target", "pretrain_examples", "finetune_examples", "pretrain_steps", "finetune_steps"
+    own: dict[str, Any] = {key: getattr(section, key) for key in keys} | {"replicates": section.pretrain_seeds}
     runs = []
-    for name, drawn in (section.drawn() | {REFERENCE: section.reference_values()}).items():
-        own = study(section, name, drawn["mean"])
-        settings = FixedRotation(experiment="headroom", arm=name, settings=own, seeds=section.pretrain_seeds)
+    for name, values in (section.drawn() | {REFERENCE: section.reference_values()}).items():
+        study = BpttStudy(arms={name: FixedArm(method="fixed", mean=values["mean"])}, **own)
         runs.append(
             jobs.training(
                 "study",
                 f"headroom/{name}",
                 "domains.mnist.experiments.headroom.run",
-                settings,
+                ArmSettings[BpttStudy](experiment="headroom", arm=name, settings=study),
                 {"data": jobs.prepared().outputs["data"]},
                 resumable=False,
                 mem_mb=2000,
-                minutes=minutes(own, name, len(section.pretrain_seeds)),
+                minutes=minutes(study, name),
             )
         )
     return Needs(runs)
-
-
-def study(section: MnistHeadroom, name: str, mean: float) -> BpttStudy:
-    """Return the settings of PT with a fixed mean rotation, and of FT."""
-    keys = "target", "pretrain_examples", "finetune_examples", "pretrain_steps", "finetune_steps"
-    arms = {name: FixedArm(method="fixed", mean=mean)}
-    return BpttStudy(arms=arms, **{key: getattr(section, key) for key in keys})
 
 
 EXPERIMENT = experiment(
@@ -86,10 +77,10 @@ EXPERIMENT = experiment(
     order=6,
     needs=needs,
     results=MnistResults,
-    problems=lambda results: {"": PROBLEM},
+    problems=lambda results: {"": "mnist rotation"},
     test=lambda results: ACCURACY,
     validation=VALIDATION_ACCURACY,
     label=ACCURACY,
-    names=NAMES,
+    names={"mean": "mean rotation in PT (degrees)"},
     title="What other rotations of PT images could gain",
 )

@@ -46,9 +46,8 @@ def comparisons(results: MnistResults) -> Iterator[Comparison]:
     largest = round(estimate(mean, error, PAPERS_INITIALISATIONS).high, 1)
     words = f"mean error {mean:g} ± {error:g} degrees, 95 % interval up to {largest:g}"
     for arm in results.arms:
-        text = f"{arm} recovers the mean of the FT rotation"
         paper = results.paper_says(arm, words)
-        yield results.claim(text, arm, ERROR, at_most(largest), paper)
+        yield results.claim(f"{arm} recovers the mean of the FT rotation", arm, ERROR, at_most(largest), paper)
 
 
 EXPERIMENT = experiment(

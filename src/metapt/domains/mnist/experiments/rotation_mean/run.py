@@ -5,19 +5,18 @@ Appendix "Meta-Parameterized Data Augmentation".
 
 from __future__ import annotations
 
-from itertools import chain
 from pathlib import Path
 
 import torch
 
-from metapt.domains.mnist import arms, networks
+from metapt.domains.mnist import arms
 from metapt.domains.mnist.arms import Outcome, Run
 from metapt.domains.mnist.batches import RotationBatches
 from metapt.domains.mnist.config import ArmSettings, LearnedRotation, RotationMean, RotationMeanStd
 from metapt.domains.mnist.data import CLASSES
 from metapt.domains.mnist.data.prepare import MnistData
-from metapt.domains.mnist.problem import RotationProblem
-from metapt.domains.mnist.quantities import DEVIATION, ERROR, INITIAL_MEAN, MEAN, seed_of_start, setting_mean_std
+from metapt.domains.mnist.problem import RotationProblem, initial_weights
+from metapt.domains.mnist.quantities import DEVIATION, DIAGNOSIS, ERROR, INITIAL_MEAN, MEAN
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Stacked
 from metapt.hypergrad.stacked import stack, stack_pretrained
@@ -40,7 +39,7 @@ def run(
 def train(study: RotationMean | RotationMeanStd, run: Run, data: MnistData) -> Outcome:
     """Learn the mean from each initialisation, or mean and standard deviation from each start and seed.
 
-    A replicate of the metrics table is a seed; one of the series table of a study with starts is `seed_of_start`.
+    A replicate of the metrics table is a seed; one of the series table of a study with starts is `seed_of`.
     """
     seeds = seed_numbers(study.replicates)
     if isinstance(study, RotationMean):
@@ -56,11 +55,10 @@ def train(study: RotationMean | RotationMeanStd, run: Run, data: MnistData) -> O
         cases = [(start, seed) for start in range(len(study.starts)) for seed in seeds]
         starts = torch.tensor([study.starts[start] for start, _ in cases]).to(run.device)
         meta = {"mean": starts[:, 0], "deviation": starts[:, 1]}
-        names = [seed_of_start(study, start, seed) for start, seed in cases]
-        learned, outcome = learn(study, run, data, study.target, meta, names)
+        learned, outcome = learn(study, run, data, study.target, meta, [study.seed_of(*case) for case in cases])
         # N(mean, s^2) and N(mean, (-s)^2) are one distribution.
         numbers = {MEAN: learned["mean"].cpu(), DEVIATION: learned["deviation"].abs().cpu()}
-        places = [(setting_mean_std(study, start), seed) for start, seed in cases]
+        places = [(study.setting(start), seed) for start, seed in cases]
     rows = [
         metrics.row(run.experiment, run.arm, metric, float(value), replicate=seed, setting=setting)
         for metric, values in numbers.items()
@@ -79,30 +77,28 @@ def learn(
     """
     if not study.arms[run.arm].joins_replicates:
         return _learn_stacked(study, run, RotationBatches(data, study, target, run, seeds), meta, seeds)
-    alone = []
-    for place, seed in enumerate(seeds):
-        own = {name: value[place : place + 1] for name, value in meta.items()}
+    parts = []
+    for i, seed in enumerate(seeds):
+        own = {name: value[i : i + 1] for name, value in meta.items()}
         batches = RotationBatches(data, study, target, run, [seed])
-        alone.append(_learn_stacked(study, run, batches, own, [seed], f"-replicate{seed}"))
-    learned = {name: torch.cat([final[name] for final, _ in alone]) for name in meta}
-    outcomes = zip(*(outcome for _, outcome in alone), strict=True)
-    return learned, Outcome(*(list(chain.from_iterable(parts)) for parts in outcomes))
+        parts.append(_learn_stacked(study, run, batches, own, [seed], f"-replicate{seed}"))
+    learned = {name: torch.cat([final[name] for final, _ in parts]) for name in meta}
+    return learned, arms.together(outcome for _, outcome in parts)
 
 
 def _learn_stacked(
     study: LearnedRotation, run: Run, batches: RotationBatches, meta: Params, seeds: list[int], part: str = ""
 ) -> tuple[Params, Outcome]:
-    """Run meta-PT of stacked replicates; see `learn`. `part` names the checkpoint."""
-    arm = study.arms[run.arm]
-    initial = [
-        networks.initial(arm.heads, CLASSES, CLASSES, run.generator("weights", seed), run.device) for seed in seeds
+    """Run meta-PT of stacked replicates; see `learn`. `part` names the checkpoint of a replicate that is alone."""
+    arm, per_epoch = study.arms[run.arm], study.steps_per_epoch
+    weights = [
+        initial_weights(arm.heads, CLASSES, CLASSES, run.generator("weights", each), run.device) for each in seeds
     ]
-    pretrained = stack_pretrained([pretrained for pretrained, _ in initial])
-    head = stack([head for _, head in initial])
-    settings = arms.settings(arm, arm.iterations(study.epochs, study.steps_per_epoch), study.steps_per_epoch)
+    pretrained, head = stack_pretrained([each for each, _ in weights]), stack([each for _, each in weights])
+    settings = arms.settings(arm, arm.iterations(study.epochs, per_epoch), per_epoch)
     loop = MetaPretraining(Stacked(RotationProblem()), batches, pretrained, meta, head, settings)
     recorder, checkpoint = Recorder(lambda: loop.averaged_meta), run.resumable(part)
     diagnosis = loop.run(f"meta-PT of replicate {seeds[0]}" if part else "meta-PT", checkpoint, recorder=recorder)
+    rows = run.rows(diagnosis.figures, evaluation=DIAGNOSIS, replicate=seeds[0] if part else None)
     trajectories = [{**row, "replicate": seeds[row["replicate"]]} for row in recorder.rows()]
-    words = {"replicate": seeds[0]} if part else {}
-    return loop.averaged_meta, Outcome(arms.diagnosis_rows(run, diagnosis, **words), trajectories, [checkpoint])
+    return loop.averaged_meta, Outcome(rows, trajectories, [checkpoint])
