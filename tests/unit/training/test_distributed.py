@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 import metapt
 from metapt import Checkpoint, MetaPretraining, MetaSettings, OptimizerSpec, Pretrainer, hypergrad
@@ -197,11 +196,6 @@ def ridge(path: Path) -> None:
     one(hypergrad.Identity(), hypergrad.RidgeHead(), Regressed())
 
 
-@refused("`DistributedDataParallel`, `DataParallel`", "DistributedDataParallel", "metapt.distributed(problem)")
-def wrapped(path: Path) -> None:
-    toys.problem(DistributedDataParallel(toys.body()))
-
-
 @warned("several processes without `metapt.distributed`", "2 processes", "each of them trains alone")
 def unshared(path: Path) -> None:
     toy = toys.problem()
@@ -214,7 +208,7 @@ def work(rank: int, path: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{path / 'place'}", timedelta(minutes=1), rank=rank, world_size=2)
     found: dict[str, Any] = {name: function() for name, function in EQUAL.items()}
-    for function in (interrupted, statistics, branches, unequal, uneven, ridge, wrapped, unshared):
+    for function in (interrupted, statistics, branches, unequal, uneven, ridge, unshared):
         found[function.__name__] = function(path)
     torch.save(found, path / f"found {rank}")
     dist.destroy_process_group()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import orthogonal
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
@@ -173,16 +174,16 @@ def test_a_gradient_hook_of_a_given_tensor_is_refused(what: str) -> None:
     gradient(toy, meta=meta, pretrained=start)
 
 
-class DistributedDataParallel(nn.Module):
-    """Has the name of torch's, which needs a group of processes."""
+def distributed(module: nn.Module) -> nn.Module:
+    """Return a `DistributedDataParallel` without the processes that it needs."""
+    wrapper = DistributedDataParallel.__new__(DistributedDataParallel)
+    nn.Module.__init__(wrapper)
+    wrapper.module = module
+    return wrapper
 
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
 
-
-@pytest.mark.parametrize(("wrapper", "inside"), [(DistributedDataParallel, True), (nn.DataParallel, False)])
-@refused("`DistributedDataParallel`, `DataParallel`", "wrapped in", "process")
+@pytest.mark.parametrize(("wrapper", "inside"), [(distributed, True), (nn.DataParallel, False)])
+@refused("`DistributedDataParallel`, `DataParallel`", "wrapped in", "process", "metapt.distributed(problem)")
 def test_a_wrapper_for_several_processes_is_refused(wrapper: Any, inside: bool) -> None:
     wrapped = wrapper(toys.body())
     problem(nn.Sequential(linear(30), wrapped) if inside else wrapped)
