@@ -52,7 +52,7 @@ from metapt.domains.ppi.problem import MultitaskProblem
 from metapt.hypergrad import Identity, Neumann, Pretrained
 from metapt.hypergrad.layers.precision import tf32
 from metapt.training.guard import HypergradientGuard
-from metapt.training.measure import Measured
+from metapt.training.recorder import Measured
 from metapt.training.seeds import generator
 from metapt.twostage.finetuning import full_transfer, linear_evaluation
 from metapt.twostage.transfer import Transfer

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -82,7 +83,9 @@ def rehearsal(waits: Counter[str]) -> Iterator[None]:
     autocast, enabled = torch.autocast, torch.is_autocast_enabled
     with (
         patch.object(torch, "Generator", _Generator),
-        patch.object(torch, "autocast", lambda kind, *how, **words: _none(kind) or autocast(kind, *how, **words)),
+        patch.object(
+            torch, "autocast", lambda kind, *a, **k: nullcontext() if kind == NAME else autocast(kind, *a, **k)
+        ),
         patch.object(torch, "is_autocast_enabled", lambda kind: kind != NAME and enabled(kind)),
         patch("torch.optim.optimizer._get_fused_kernels_supported_devices", lambda: [*supported, NAME]),
         _Functions(),
@@ -93,7 +96,7 @@ def rehearsal(waits: Counter[str]) -> Iterator[None]:
 
 def numbers(value: Any) -> Any:
     """Return a value with the tensors of the CPU that hold the numbers of the device's tensors."""
-    return tree_map_only(OnDevice, _data, value)
+    return tree_map_only(OnDevice, attrgetter("data_"), value)
 
 
 class OnDevice(Tensor):
@@ -162,7 +165,7 @@ class _Operations(TorchDispatchMode):
         target = kwargs.get("device")
         if not there and not _is_device(target):
             return func(*args, **kwargs)
-        own_args, own_kwargs = _mapped(OnDevice, _data, (args, kwargs))
+        own_args, own_kwargs = _mapped(OnDevice, attrgetter("data_"), (args, kwargs))
         own_kwargs |= {} if target is None else {"device": "cpu"}
         if func is aten._to_copy.default and target is not None and _is_device(target) != bool(there):
             self._copy(tensors[0], kwargs.get("non_blocking", False))
@@ -170,27 +173,20 @@ class _Operations(TorchDispatchMode):
         if func is aten.copy_.default and here:
             self._copy(args[1], args[2] if len(args) > 2 else False)
         elif func in _INDEXING and here and isinstance(args[0], OnDevice):
-            self._wait()  # the indices are copied to the device
+            self._waits[_place()] += 1  # the indices are copied to the device
         elif any(value.dim() or torch.Tag.pointwise not in func.tags for value in here):
             raise AssertionError(f"{func} takes a tensor of the CPU and one of the device, in {_place()}")
         elif _reads(func, args, kwargs):
-            self._wait()
+            self._waits[_place()] += 1
         if func is aten._efficientzerotensor.default:  # it has no memory, which kernels would read here
             func = aten.zeros.default
         result = _mapped(Tensor, OnDevice, func(*own_args, **own_kwargs))
         return return_and_correct_aliasing(func, args, kwargs, result)
 
-    def _wait(self) -> None:
-        self._waits[_place()] += 1
-
     def _copy(self, source: Tensor, non_blocking: bool) -> None:
         """Count a copy between CPU and device, unless it is one that the CPU does not wait for."""
         if not (non_blocking and getattr(source, "is_pinned_", False)):
-            self._wait()
-
-
-def _data(tensor: OnDevice) -> Tensor:
-    return tensor.data_
+            self._waits[_place()] += 1
 
 
 def _mapped(kind: type[Tensor], change: Callable[[Any], Any], value: Any) -> Any:
@@ -211,11 +207,6 @@ def _reads(func: Any, args: Any, kwargs: Any) -> bool:
     if func is aten.repeat_interleave.Tensor:
         return kwargs.get("output_size") is None
     return func in _READING
-
-
-def _none(kind: str) -> nullcontext[None] | None:
-    """Return a context without effect in place of autocast, which does not know the device."""
-    return nullcontext() if kind == NAME else None
 
 
 def _is_device(device: Any) -> bool:

@@ -11,13 +11,12 @@ from metapt.errors import with_extra
 
 if TYPE_CHECKING:  # the same as in _PLACES
     from metapt.hypergrad.distributed import distributed, processes_of
-    from metapt.training.autocast import Autocast
     from metapt.training.check import check
     from metapt.training.checkpoint import Checkpoint
     from metapt.training.loaders import LoaderBatches
     from metapt.training.meta import MetaPretraining
     from metapt.training.meta_settings import MetaSettings
-    from metapt.training.module_problem import ModuleProblem
+    from metapt.training.module_problem import Autocast, ModuleProblem
     from metapt.training.optimizers import OptimizerSpec
     from metapt.training.pretraining import Pretrainer
     from metapt.training.recorder import Recorder
@@ -42,7 +41,7 @@ __all__ = [
     "processes_of",
 ]
 _PLACES = {
-    "Autocast": "training.autocast",
+    "Autocast": "training.module_problem",
     "Checkpoint": "training.checkpoint",
     "LoaderBatches": "training.loaders",
     "MetaPretraining": "training.meta",

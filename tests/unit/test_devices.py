@@ -45,11 +45,6 @@ WAITS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", WAITS)
-def test_a_wait_is_found(name: str, rehearse: Rehearse) -> None:
-    assert rehearse(on_values(WAITS[name])) == {ELSEWHERE: 1}
-
-
 QUEUED: dict[str, Callable[[Tensor], Any]] = {
     "arithmetic": lambda x: (x * 2 + torch.arange(6, device=x.device)).sum(),
     "a number of the CPU": lambda x: x * torch.tensor(2.0),
@@ -62,9 +57,14 @@ QUEUED: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", QUEUED)
-def test_what_is_queued_is_no_wait(name: str, rehearse: Rehearse) -> None:
-    assert rehearse(on_values(QUEUED[name])) == {}
+COUNTED = [*((step, {ELSEWHERE: 1}) for step in WAITS.values()), *((step, {}) for step in QUEUED.values())]
+
+
+@pytest.mark.parametrize(("step", "found"), COUNTED, ids=[*WAITS, *QUEUED])
+def test_waits_are_counted_and_what_is_queued_is_none(
+    step: Callable[[Tensor], Any], found: dict[str, int], rehearse: Rehearse
+) -> None:
+    assert rehearse(on_values(step)) == found
 
 
 MIXED: dict[str, Callable[[Tensor], Any]] = {
@@ -79,10 +79,7 @@ MIXED: dict[str, Callable[[Tensor], Any]] = {
 def test_a_tensor_of_the_cpu_among_those_of_the_device_is_an_error(name: str, rehearse: Rehearse) -> None:
     with pytest.raises(AssertionError, match="takes a tensor of the CPU and one of the device"):
         rehearse(on_values(MIXED[name]))
-
-
-def test_so_is_a_result_on_the_cpu(rehearse: Rehearse) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError):  # as is a result on the CPU
         rehearse(on_values(lambda x: torch.ones(2)))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, cast
 
 from metapt.errors import MetaptError
@@ -61,26 +62,28 @@ class StreamBatches:
             stream.load_state_dict(state[name])
 
 
+@contextmanager
+def explaining(batches: Batches) -> Iterator[None]:
+    """Add to an error inside the context which minibatches were in use, or raise one that says what to do instead."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, RuntimeError):
+            explain_derivative(error)
+        if hasattr(batches, "explain") and not isinstance(error, MetaptError):
+            batches.explain(error)
+        raise
+
+
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def explained(method: _Method) -> _Method:
-    """Let `explain` look at the errors of a method of an object that has `batches`."""
+    """Let `explaining` look at the errors of a method of an object that has `batches`."""
 
     @functools.wraps(method)
     def wrapped(self: Any, /, *arguments: Any, **named: Any) -> Any:
-        try:
+        with explaining(self.batches):
             return method(self, *arguments, **named)
-        except Exception as error:
-            explain(error, self.batches)
-            raise
 
     return cast(_Method, wrapped)
-
-
-def explain(error: Exception, batches: Batches) -> None:
-    """Add to an error which minibatches were in use, or raise one that says what to do in its place."""
-    if isinstance(error, RuntimeError):
-        explain_derivative(error)
-    if hasattr(batches, "explain") and not isinstance(error, MetaptError):
-        batches.explain(error)

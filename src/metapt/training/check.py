@@ -13,7 +13,7 @@ from metapt.hypergrad.distributed import local_of
 from metapt.hypergrad.nested import listed
 from metapt.hypergrad.problem import Checked
 from metapt.hypergrad.trial import tried
-from metapt.training.batches import Batches, explain
+from metapt.training.batches import Batches, explaining
 from metapt.training.guard import NO_VALUE, cause_of
 from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
@@ -36,11 +36,8 @@ def check(
             `check_problem` and `hypergradient`), and ValueError for the first loss, features or derivative that is not
             finite.
     """
-    try:
+    with explaining(batches):
         _check(problem, batches, pretrained, meta, head, settings)
-    except Exception as error:
-        explain(error, batches)
-        raise
 
 
 def _check(

@@ -29,8 +29,8 @@ from metapt.engine.digest import code_digest
 from metapt.errors import ConfigError, DataError
 from metapt.files import atomic_path, regular
 from metapt.hypergrad.distributed import ALONE, Processes
-from metapt.training import measure
 from metapt.training.interruption import end_if_told
+from metapt.training.recorder import goes_on
 
 if TYPE_CHECKING:
     from metapt.sections import JobSettings  # needs pydantic, which the library does without
@@ -95,14 +95,10 @@ class Checkpoint:
     """
 
     def __init__(self, path: Path | str, fingerprint: str) -> None:
-        self.path = Path(path)
-        self.fingerprint = fingerprint
+        self.path, self.fingerprint = Path(path), fingerprint
+        self._previous = self.path.with_name(self.path.name + ".previous")
         self._worth_keeping = False  # whether `path` is a complete state of this run
         self._read_back = False  # whether a state of this run was read back
-
-    @property
-    def _previous(self) -> Path:
-        return self.path.with_name(self.path.name + ".previous")
 
     @contextmanager
     def taken_up(self, saved: dict[str, Any], settings: dict[str, str]) -> Iterator[None]:
@@ -142,7 +138,16 @@ class Checkpoint:
 
     def _write(self, state: dict[str, Any]) -> None:
         content = {"fingerprint": self.fingerprint, "process": _process(os.getpid()), "state": state}
-        payload = _payload(content, read_back=not self._read_back)
+        try:
+            payload = _written(content, read_back=not self._read_back)
+        except Exception as error:  # of any kind that the values raise
+            found = _foreign(self.fingerprint, "fingerprint") or _foreign(state, "state")
+            if found is None:
+                raise
+            raise ConfigError(
+                f"the state of the run can't be kept in a checkpoint: {found}; legal: tensors, Python's numbers and "
+                "texts, and lists, tuples and dictionaries of them. Convert it where the run gets it."
+            ) from error
         self._read_back = True
         with atomic_path(self.path) as temporary:
             with open(temporary, "wb") as file:
@@ -156,7 +161,7 @@ class Checkpoint:
     def load(self) -> dict[str, Any] | None:
         """Return the newest complete state of this run, or None; log a warning for each file that is passed over.
 
-        If another process has saved it, the measurements that run do not count as whole (see `measure.goes_on`).
+        If another process has saved it, the measurements that run do not count as whole (see `goes_on`).
 
         Raises:
             DataError: there is a folder in place of the file, or a whole file that is no checkpoint or can't be loaded.
@@ -194,7 +199,8 @@ class Checkpoint:
         try:
             saved = torch.load(io.BytesIO(payload), _here, weights_only=True)
         except Exception as error:  # torch documents no closed list of errors for other bytes
-            raise DataError(f"{path} is whole, and torch can't load it ({_first_line(error)}): {_REMOVE}") from error
+            why = str(error).partition("\n")[0]
+            raise DataError(f"{path} is whole, and torch can't load it ({why}): {_REMOVE}") from error
         if not isinstance(saved, dict) or not isinstance(saved.get("state"), dict) or "fingerprint" not in saved:
             raise DataError(f"{path} is no checkpoint of metapt: {_REMOVE}")
         if saved["fingerprint"] != self.fingerprint:
@@ -205,7 +211,7 @@ class Checkpoint:
             )
             return None
         if saved.get("process") != _process(os.getpid()):
-            measure.goes_on()
+            goes_on()
         state: dict[str, Any] = saved["state"]
         return state
 
@@ -225,21 +231,8 @@ class Checkpoint:
                 unfinished.unlink()
 
 
-def _payload(content: dict[str, Any], read_back: bool) -> memoryview:
-    """Return what a file holds. Raises ConfigError if it can't be written or, where that is tried, read back."""
-    try:
-        return _written(content, read_back)
-    except Exception as error:  # of any kind that the values raise
-        found = _foreign(content["fingerprint"], "fingerprint") or _foreign(content["state"], "state")
-        if found is None:
-            raise
-        raise ConfigError(
-            f"the state of the run can't be kept in a checkpoint: {found}; legal: tensors, Python's numbers and texts, "
-            "and lists, tuples and dictionaries of them. Convert it where the run gets it."
-        ) from error
-
-
 def _written(value: object, read_back: bool) -> memoryview:
+    """Return the bytes of a value; with `read_back` raise torch's error if it could not be loaded."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     if read_back:
@@ -253,12 +246,10 @@ def _foreign(value: object, place: str = "") -> str | None:
     try:
         _written(value, read_back=True)
     except Exception:
-        parts: Iterable[tuple[Any, Any]] = ()
+        parts: Iterable[tuple[str, Any]] = ()
         if isinstance(value, Mapping):
-            parts = [
-                *((f"a key of {place}", key) for key in value),
-                *((f"{place}[{k!r}]", v) for k, v in value.items()),
-            ]
+            keys = [(f"a key of {place}", key) for key in value]
+            parts = keys + [(f"{place}[{key!r}]", each) for key, each in value.items()]
         elif isinstance(value, list | tuple):
             parts = ((f"{place}[{index}]", each) for index, each in enumerate(value))
         found = (_foreign(part, where) for where, part in parts)
@@ -270,10 +261,6 @@ def _here(storage: Any, place: str) -> Any:
     """Return what one of several processes has written from its GPU on this one's; None leaves it where it was."""
     several = torch.distributed.is_available() and torch.distributed.is_initialized()
     return storage.cuda() if several and place.startswith("cuda") else None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 @cache

@@ -234,7 +234,6 @@ class Trace:
         return float(torch.linalg.vector_norm(self._start)) or math.sqrt(self._start.numel())
 
     def _swing(self) -> tuple[float, float]:
-        """Return the figures swing and straight."""
         if len(self._norms) < _LEAST or not self._count:
             return math.nan, math.nan
         deviation = math.sqrt(max(float(self._square / self._count), 0.0))
@@ -243,7 +242,6 @@ class Trace:
         return deviation / max(progress, 0.1 * self._size()), net / length if length > 0 else 1.0
 
     def _rise(self) -> float:
-        """Return the figure rise."""
         losses = torch.stack(self._losses).tolist() if self._losses else []
         if not all(map(math.isfinite, losses)):
             return math.inf
@@ -296,18 +294,17 @@ def _sample(meta: Params) -> Tensor:
 
 
 def _quarters(values: list[float]) -> list[list[float]]:
-    """Return the values in four parts whose lengths differ by at most one; fewer if there are fewer values."""
+    """Return the values in four parts whose lengths differ by at most one."""
     bounds = [number * len(values) // 4 for number in range(5)]
-    return [values[start:end] for start, end in pairwise(bounds) if start < end]
+    return [values[start:end] for start, end in pairwise(bounds)]
 
 
 def _beginning(values: list[float]) -> list[float]:
-    """Return the first 32nd of the values, at least one."""
+    """Return the first 32nd of the values, or the first one."""
     return values[: max(1, len(values) // 32)]
 
 
 def _fade(norms: list[float]) -> float:
-    """Return the figure fade."""
     if len(norms) < _LEAST:
         return math.nan
     medians = [statistics.median(part) for part in (_beginning(norms), *_quarters(norms))]

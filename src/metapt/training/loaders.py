@@ -148,10 +148,9 @@ class _Drawn(NamedTuple):
     def __str__(self) -> str:
         shapes = " and ".join(f"{list(value.shape)}" for value in tensors(self.batch)) or type(self.batch).__name__
         short = self.size is not None and self.usual is not None and self.size < self.usual
-        rest = (
-            f": {self.size} of {self.usual} examples; drop_last=True of a DataLoader leaves them out" if short else ""
-        )
-        return f"minibatch {self.given} of pass {self.number + 1} of the loader `{self.name}` ({shapes}{rest})"
+        rest = f": {self.size} of {self.usual} examples; drop_last=True of a DataLoader leaves them out"
+        place = f"minibatch {self.given} of pass {self.number + 1} of the loader `{self.name}`"
+        return f"{place} ({shapes}{rest if short else ''})"
 
 
 class _Passes:
@@ -253,23 +252,15 @@ def _check(name: str, loader: Any) -> None:
         what = "a tuple of tensors, which can be the parts of one minibatch"
         legal = "[(x, y)] for one minibatch of x and y, list(tensors) for several"
     elif isinstance(loader, list) and any(map(_is_array, loader)) and len({*map(_kind, loader)}) > 1:
-        what, legal = (
-            "a list of unlike tensors, which are the parts of one minibatch",
-            "[(x, y)], a list of minibatches",
-        )
-    elif (
-        isinstance(loader, Mapping | str)
-        or _is_array(loader)
-        or (hasattr(loader, "to") and any(True for _ in tensors(loader)))
-    ):
+        what = "a list of unlike tensors, which are the parts of one minibatch"
+        legal = "[(x, y)], a list of minibatches"
+    elif isinstance(loader, Mapping | str) or _is_array(loader) or (hasattr(loader, "to") and [*tensors(loader)]):
         what, legal = f"a {kind}, which is one minibatch", "[minibatch], a list of minibatches, or a DataLoader"
     elif not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         what, legal = f"a {kind}", "a DataLoader, or a list of minibatches"
     elif isinstance(loader, DataLoader) and _gives_examples(loader):
-        what, legal = (
-            "a DataLoader with batch_size=None, which gives single examples",
-            "DataLoader(dataset, batch_size=...)",
-        )
+        what = "a DataLoader with batch_size=None, which gives single examples"
+        legal = "DataLoader(dataset, batch_size=...)"
     else:
         return
     raise ConfigError(f"the minibatches of {name} are {what}; legal: {legal}")

@@ -11,15 +11,7 @@ import torch
 from torch import Tensor
 
 from metapt.errors import ConfigError
-from metapt.hypergrad import (
-    Diagnostics,
-    Hypergradient,
-    Identity,
-    MetaProblem,
-    Params,
-    Pretrained,
-    hypergradient,
-)
+from metapt.hypergrad import Diagnostics, Hypergradient, Identity, MetaProblem, Params, Pretrained, hypergradient
 from metapt.hypergrad.checks import check_arguments, check_problem
 from metapt.hypergrad.distributed import processes_of
 from metapt.hypergrad.optimizers import OptimizerState

@@ -1,4 +1,4 @@
-"""A problem that is made of `torch.nn.Module`s and loss functions of them."""
+"""Problems made of `torch.nn.Module`s and loss functions of them, and problems in mixed precision."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 from torch.utils import checkpoint
 
-from metapt.hypergrad import Params, Pretrained
+from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.modules import HEAD, Calling, check_module, own
-from metapt.hypergrad.trial import devices_of
+from metapt.hypergrad.problem import Checked
+from metapt.hypergrad.trial import devices_of, is_tested
 from metapt.hypergrad.twice import leaves_of
 from metapt.training.seeds import Seeded, seeded
 
@@ -138,11 +140,7 @@ class ModuleProblem:
         return result
 
     def _check_modules(self) -> None:
-        """Check that parameters are trained as they were when the problem was made, and that nothing else is expected.
-
-        Raises:
-            ValueError: a parameter was frozen or unfrozen since, or has a hook; or parametrisations are cached.
-        """
+        """Raise ValueError if parameters were frozen or unfrozen, one has a hook, or parametrisations are cached."""
         if parametrize._cache_enabled:
             raise ValueError(
                 "parametrize.cached() would keep the tensors of one call for the next; legal: to call outside of it"
@@ -191,11 +189,7 @@ def _check_tensors(what: str, given: Params, expected: Params) -> None:
 
 
 def _check_finetune_head(module: nn.Module, others: dict[str, nn.Module]) -> None:
-    """Check that an FT head has its own parameters and keeps no statistics.
-
-    Raises:
-        TypeError, ValueError: see `ModuleProblem`.
-    """
+    """Check that an FT head has its own parameters and keeps no statistics (see the errors of `ModuleProblem`)."""
     check_module("FT head", module)
     for what, other in others.items():
         theirs = {id(value) for value in other.parameters()}
@@ -277,3 +271,43 @@ class _Reentrant:
 def _set(modes: list[tuple[nn.Module, bool]]) -> None:
     for part, training in modes:
         part.training = training
+
+
+class Autocast(Checked):
+    """A problem whose losses and features are computed under `torch.autocast` in bfloat16, and returned in float32.
+
+    What is float64 stays so.
+
+    As `step_problem` of `MetaPretraining` it serves the plain PT steps, and hypergradients stay in float32. As
+    `problem` it serves hypergradients, too, whose second derivatives then have bfloat16's rounding errors. What else
+    the problem offers, such as `targets`, is computed as it is.
+
+    Args:
+        problem: the losses.
+        device: the kind of device, "cuda" or "cpu".
+    """
+
+    def __init__(self, problem: MetaProblem, device: str = "cuda") -> None:
+        self._problem, self._device = problem, torch.device(device).type
+
+    @property
+    def tested(self) -> bool:
+        """Return whether tests have compared the second derivatives of the problem (see `is_tested`)."""
+        return is_tested(self._problem)
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
+        """Return the PT loss of `problem`."""
+        return self._rounded(self._problem.pretrain_loss, pretrained, meta, batch)
+
+    def encode(self, encoder: Params, batch: Any) -> Tensor:
+        """Return the features of `problem`."""
+        return self._rounded(self._problem.encode, encoder, batch)
+
+    def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
+        """Return the FT loss of `problem`."""
+        return self._rounded(self._problem.head_loss, head, features, batch)
+
+    def _rounded(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        with torch.autocast(self._device, torch.bfloat16):
+            value = function(*arguments)
+            return value.to(torch.promote_types(value.dtype, torch.float32))

@@ -20,10 +20,8 @@ from metapt.errors import ConfigError
 from metapt.hypergrad import Params
 from metapt.training.checkpoint import described
 
-_UNFIT = {
-    "LBFGS": "needs its loss again within each step (a closure)",
-    "SparseAdam": "takes sparse gradients only",
-}
+Schedule = Callable[[torch.optim.Optimizer], LRScheduler]
+_UNFIT = {"LBFGS": "needs its loss again within each step (a closure)", "SparseAdam": "takes sparse gradients only"}
 _SCHEDULE = (
     "a function that takes the optimiser and returns its schedule, of torch.optim.lr_scheduler, which depends on the "
     "number of the step only, such as lambda optimizer: CosineAnnealingLR(optimizer, T_max=1000)"
@@ -52,7 +50,7 @@ class OptimizerSpec:
     name: str = "Adam"
     settings: dict[str, Any] = field(default_factory=dict)
     groups: dict[str, dict[str, Any]] = field(default_factory=dict)
-    schedule: Callable[[torch.optim.Optimizer], LRScheduler] | None = None
+    schedule: Schedule | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -219,9 +217,7 @@ def _own(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else plain(value)
 
 
-def _scheduled(
-    schedule: Callable[[torch.optim.Optimizer], LRScheduler], optimizer: torch.optim.Optimizer
-) -> LRScheduler:
+def _scheduled(schedule: Schedule, optimizer: torch.optim.Optimizer) -> LRScheduler:
     """Return the schedule of an optimiser. Raises ConfigError as `Stepper`."""
     try:
         made = schedule(optimizer)

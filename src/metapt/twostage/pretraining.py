@@ -12,9 +12,8 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import detached
 from metapt.training.checkpoint import Checkpoint, fingerprint
-from metapt.training.measure import Measured
 from metapt.training.pretrained_file import Learned, save_pretrained
-from metapt.training.recorder import Recorder
+from metapt.training.recorder import Measured, Recorder
 from metapt.twostage.quantities import PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
 from metapt.twostage.stages import PretrainSettings
 

@@ -1,7 +1,7 @@
 """Decorators of tests that say what metapt makes of what a user brings.
 
 Each stands for a row of the tables of `docs/what-you-bring.md`, which it names by its first column or the beginning of
-it. `test_table.py` fails if a row has no test; a test without its row can't be imported.
+it. `test_modules.py` fails if a row has no test; a test without its row can't be imported.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,9 @@ def pretrain_loss(encoder: Any, head: Any, meta: Params, batch: Tensor) -> Tenso
     return ((head(encoder(batch)) - batch) ** 2 * weights).mean()
 
 
+@cache
 def problem(order: str = "uv") -> ModuleProblem:
+    """Return the same problem each time, so that its derivatives are compared once."""
     return ModuleProblem(
         Network(order),
         linear(10, 2, 2),
@@ -98,6 +101,10 @@ def run(loop: MetaPretraining, path: Path | None = None, stop: int | None = None
     recorder = Recorder(lambda: {"loss": loop.loss}, log=log)
     with contextlib.suppress(KeyboardInterrupt):
         loop.run(checkpoint=checkpoint(path, fingerprint), seconds_between_checkpoints=0, recorder=recorder)
+    return learned(loop)
+
+
+def learned(loop: MetaPretraining) -> list[Tensor]:
     return by_name(loop.meta, loop.averaged_meta, loop.head, *loop.pretrained)
 
 

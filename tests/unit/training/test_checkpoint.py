@@ -6,13 +6,13 @@ import errno
 import hashlib
 import io
 import multiprocessing
-import os
 import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,12 +25,12 @@ from metapt.errors import DataError, MachineError
 from metapt.hypergrad import Adam, Identity, Neumann, Pretrained, Unroll
 from metapt.sections import ResumableSettings
 from metapt.training.checkpoint import Checkpoint, fingerprint
-from metapt.training.measure import Measured
 from metapt.training.pretrained_file import Learned, load_pretrained, save_pretrained
+from metapt.training.recorder import Measured
 
 from .kinds import refused, right, warned
 from .problems import DTYPE
-from .small_runs import META, SETTINGS, Table, checkpoint, made, pretrain, resumed, run, spec
+from .small_runs import META, SETTINGS, checkpoint, learned, made, pretrain, resumed, run, spec
 
 STATE = {"step": 1, "weights": torch.arange(50.0), "nested": {"name": "a", "list": [1.5, None, True]}}
 
@@ -55,13 +55,16 @@ def step(state: dict[str, Any] | None) -> int | None:
     return None if state is None else state["step"]
 
 
-def test_what_was_saved_is_loaded(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_newest_of_many_generations_is_loaded_and_two_are_kept(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert Checkpoint(str(path), "mine").load() is None
     assert not caplog.records
-    loaded = saved(path, 1).load()
+    loaded = saved(path, 5).load()
     assert loaded is not None
     assert torch.equal(loaded.pop("weights"), STATE["weights"])
-    assert loaded == {"step": 0, "nested": STATE["nested"]}
+    assert loaded == {"step": 4, "nested": STATE["nested"]}
+    assert len(list(path.parent.iterdir())) == 2
 
 
 def test_work_that_goes_on_from_another_process_is_not_measured_as_a_whole(path: Path) -> None:
@@ -80,11 +83,6 @@ def test_work_that_goes_on_from_another_process_is_not_measured_as_a_whole(path:
     assert (outer.whole, inner.whole, later.whole) == (False, False, True)
 
 
-def test_the_newest_of_many_generations_is_loaded_and_two_are_kept(path: Path) -> None:
-    assert step(saved(path, 5).load()) == 4
-    assert len(list(path.parent.iterdir())) == 2
-
-
 @pytest.mark.parametrize("flipped", [False, True], ids=["cut", "a flipped bit"])
 def test_a_file_altered_anywhere_gives_the_generation_before_it(
     flipped: bool, path: Path, caplog: pytest.LogCaptureFixture
@@ -101,29 +99,23 @@ def test_a_file_altered_anywhere_gives_the_generation_before_it(
         assert "anew" not in caplog.text
 
 
-def test_a_folder_in_its_place_is_one_sentence(path: Path) -> None:
-    path.mkdir(parents=True)
+def test_a_folder_in_its_place_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is a folder, and a checkpoint belongs there: remove it"):
-        Checkpoint(path, "mine").load()
+        Checkpoint(tmp_path, "mine").load()
 
 
-def test_a_run_is_bound_to_its_config_its_inputs_contents_its_code_and_its_device(
+def test_a_run_is_bound_to_config_contents_of_inputs_code_device_and_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inputs = {name: tmp_path / name for name in ("encoder", "labels", "other")}
-    for name, file in inputs.items():
-        file.write_text(name)
-    (copied := tmp_path / "copied").write_text("encoder")
-    encoder, labels, other = inputs.values()
-    given: dict[str, Any] = {
-        "settings": Settings(lr=0.1),
-        "inputs": {"encoder": encoder, "labels": labels},
-        "module": "metapt.hypergrad.inverse",
-        "device": "cpu",
-    }
-    same = (
+    encoder, labels, other, copied = (tmp_path / name for name in ("encoder", "labels", "other", "copied"))
+    for file in (encoder, labels, other):
+        file.write_text(file.name)
+    copied.write_text("encoder")
+    module, inputs = "metapt.hypergrad.inverse", {"encoder": encoder, "labels": labels}
+    given: dict[str, Any] = {"settings": Settings(), "inputs": inputs, "module": module, "device": "cpu"}
+    same: tuple[dict[str, Any], ...] = (
         {},
-        {"inputs": {"encoder": copied, "labels": labels}},
+        {"inputs": inputs | {"encoder": copied}},
         {"settings": Settings(checkpoint="two/.resume/a.pt")},
     )
     assert len({fingerprint(**(given | change)) for change in same}) == 1
@@ -137,38 +129,35 @@ def test_a_run_is_bound_to_its_config_its_inputs_contents_its_code_and_its_devic
         {"inputs": {"encoder": encoder, "labels": other}},
     )
     others = {fingerprint(**(given | change)) for change in changes}
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")  # of float32 products
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
     assert len({*others, fingerprint(**given)}) == len(changes) + 1
 
 
-@pytest.mark.parametrize("bad", [False, True], ids=["whole", "after a bad file"])
-def test_killed_between_the_two_renames_the_one_before_is_left(
-    bad: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("generations", [1, 2], ids=["whole", "after a bad file"])
+@pytest.mark.parametrize(
+    ("place", "error", "raised", "words"),
+    [
+        ("pathlib.Path.replace", KeyboardInterrupt(), KeyboardInterrupt, None),
+        ("os.fsync", OSError(errno.ENOSPC, "no space"), MachineError, "the disk is full"),
+    ],
+    ids=["killed between the two renames", "a full disk"],
+)
+def test_a_save_that_fails_leaves_the_state_before_it(
+    generations: int,
+    place: str,
+    error: Any,
+    raised: Any,
+    words: str | None,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    checkpoint = saved(path, 1 + bad)
-    if bad:
+    checkpoint = saved(path, generations)
+    if generations == 2:
         path.write_bytes(b"cut")
     assert step(checkpoint.load()) == 0
-
-    def killed(self: Path, target: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(place, Mock(side_effect=error))
+    with pytest.raises(raised, match=words):
         checkpoint.save({**STATE, "step": 7})
-    assert step(Checkpoint(path, "mine").load()) == 0
-
-
-def test_a_full_disk_is_a_sentence_and_leaves_the_last_state(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = saved(path, 1)
-    checkpoint.load()
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(MachineError, match="the disk is full"):
-        checkpoint.save({**STATE, "step": 1})
     assert step(Checkpoint(path, "mine").load()) == 0
 
 
@@ -213,17 +202,13 @@ NETWORKS: list[tuple[str, str, Any, str]] = [
     [(*each, refused(*ANOTHER, f"{each[1]} in {each[0]} is", words, error=DataError)) for *each, words in NETWORKS],
 )
 def test_a_network_of_another_kind_is_refused(part: str, name: str, value: Any, refuses: Any, tmp_path: Path) -> None:
-    parts, path = NETWORK._asdict(), tmp_path / "pretrained.pt"
+    path, start = tmp_path / "pretrained.pt", NETWORK._replace(encoder=dict(reversed(NETWORK.encoder.items())))
+    save_pretrained(Learned(start, {}), path)  # the order does not matter
+    assert torch.equal(load_pretrained(path, NETWORK, "width 2", "cpu").pretrained.encoder["bias"], torch.ones(2))
+    parts = start._asdict()
     parts[part] = {key: each for key, each in {**parts[part], name: value}.items() if each is not None}
     save_pretrained(Learned(Pretrained(**parts), {}), path)
     refuses(load_pretrained)(path, NETWORK, "width 2", "cpu")
-
-
-def test_a_network_of_the_same_kind_is_read_in_any_order(tmp_path: Path) -> None:
-    encoder = {"bias": torch.zeros(2), "weight": torch.zeros(2, 3)}
-    save_pretrained(Learned(NETWORK._replace(encoder=encoder), {}), tmp_path / "pretrained.pt")
-    found = load_pretrained(tmp_path / "pretrained.pt", NETWORK, "width 2", "cpu")
-    assert torch.equal(found.pretrained.encoder["weight"], torch.zeros(2, 3))
 
 
 # Runs
@@ -268,7 +253,7 @@ def figures(loop: MetaPretraining, path: Path | None = None) -> list[float]:
 
 @right(ORDER, 0)
 def test_the_diagnosis_does_not_depend_on_the_order(tmp_path: Path) -> tuple[Any, Any]:
-    settings = replace(SETTINGS, iterations=22)
+    settings = replace(SETTINGS, iterations=22, pretrain_steps=1, finetuning=Unroll(1))
     run(made(settings), tmp_path / "run", stop=15)
     return figures(made(settings, keys="ba", order="vu"), tmp_path / "run"), figures(made(settings))
 
@@ -356,25 +341,13 @@ MORE = "A finished run that is taken up with more iterations or PT steps"
 
 @right(MORE, 0)
 def test_a_longer_run_goes_on(tmp_path: Path) -> tuple[Any, Any]:
-    run(made(), tmp_path / "run")
-    longer = replace(SETTINGS, iterations=9)
-    loop = made(longer)
-    learned = run(loop, tmp_path / "run")
-    assert loop.first_iteration == 6
-    return learned, run(made(longer))
-
-
-@right(MORE, 0)
-def test_the_diagnosis_of_a_longer_run_is_that_of_the_whole_run(tmp_path: Path) -> tuple[Any, Any]:
-    run(made(replace(SETTINGS, iterations=12)), tmp_path / "run")
-    longer = replace(SETTINGS, iterations=24)
-    return figures(made(longer), tmp_path / "run"), figures(made(longer))
-
-
-@right(MORE, 0)
-def test_longer_plain_pt_goes_on(tmp_path: Path) -> tuple[Any, Any]:
-    pretrain(tmp_path / "run", count=5)
-    return pretrain(tmp_path / "run", count=9), pretrain(None, count=9)
+    longer = replace(SETTINGS, iterations=24, pretrain_steps=1)
+    run(made(replace(longer, iterations=12)), tmp_path / "run")
+    pretrain(tmp_path / "plain", count=5)
+    loop, whole = made(longer), made(longer)
+    found = [figures(loop, tmp_path / "run"), learned(loop), pretrain(tmp_path / "plain", count=9)]
+    assert loop.first_iteration == 12
+    return found, [figures(whole), learned(whole), pretrain(None, count=9)]
 
 
 FINISHED = "A finished run that is taken up again", "has finished before", "nothing is run"
@@ -394,24 +367,29 @@ def test_a_finished_run_says_so(whole: Callable[..., Any], says: Callable[..., A
     assert all(map(torch.equal, first, again))
 
 
-@pytest.mark.parametrize("cut", [False, True])
-@warned("A checkpoint whose newest file is removed or cut", "missing or passed over", "goes on from the older")
-def test_the_older_file_is_named(cut: bool, tmp_path: Path) -> None:
-    whole, file = run(made(), tmp_path / "run"), tmp_path / "run"
-    if cut:
-        file.write_bytes(file.read_bytes()[:-1])
-    else:
-        file.unlink()
-    assert all(map(torch.equal, run(made(), tmp_path / "run"), whole))
+OLDER = warned("A checkpoint whose newest file is removed or cut", "missing or passed over", "goes on from the older")
+ANEW = warned("A checkpoint of another fingerprint, or of which both files are cut", "starts anew")
 
 
-@pytest.mark.parametrize("cut", [False, True])
-@warned("A checkpoint of another fingerprint, or of which both files are cut", "starts anew")
-def test_another_fingerprint_or_two_cut_files(cut: bool, tmp_path: Path) -> None:
-    whole = run(made(), tmp_path / "run", fingerprint="mine" if cut else "theirs")
-    for file in tmp_path.iterdir() if cut else ():
-        file.write_bytes(file.read_bytes()[:-1])
-    assert all(map(torch.equal, run(made(), tmp_path / "run"), whole))
+@pytest.mark.parametrize(
+    ("says", "fingerprint", "cut", "removed"),
+    [
+        (OLDER, "mine", ["run"], []),
+        (OLDER, "mine", [], ["run"]),
+        (ANEW, "mine", ["run", "run.previous"], []),
+        (ANEW, "theirs", [], []),
+    ],
+)
+def test_files_that_are_passed_over_are_named(
+    says: Any, fingerprint: str, cut: list[str], removed: list[str], tmp_path: Path
+) -> None:
+    whole, again = run(made(), tmp_path / "run", fingerprint=fingerprint), []
+    for name in cut:
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
+    for name in removed:
+        (tmp_path / name).unlink()
+    says(lambda: again.extend(run(made(), tmp_path / "run")))()
+    assert all(map(torch.equal, again, whole))
 
 
 KEPT = "Other values in what a checkpoint keeps"
@@ -431,18 +409,6 @@ def test_a_state_that_cannot_be_read_back_is_refused_at_its_first_save(value: An
         run(made(kept=value), tmp_path / "run")
     finally:
         assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "kept", "words"),
-    [
-        (PT, np.ones(2), "['kept'] is a numpy.ndarray"),
-        ("meta_optimizer", lambda step: 0.9, "['kept'] is a builtins.function"),
-    ],
-)
-def test_what_a_schedule_keeps_is_named(optimizer: str, kept: Any, words: str, tmp_path: Path) -> None:
-    table = spec(schedule=lambda made: Table(made, kept))
-    refused(KEPT, words)(run)(made(replace(SETTINGS, **{optimizer: table})), tmp_path / "run")
 
 
 @refused(KEPT, "fingerprint is a pathlib")

@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.errors import TrainingError
 from metapt.hypergrad import Diagnostics, Identity, Status, Unroll
-from metapt.training.diagnosis import Diagnosis, Trace, Verdict, _quarters
+from metapt.training.diagnosis import Diagnosis, Trace, Verdict
 from metapt.training.optimizers import OptimizerSpec
 
 from .problems import DTYPE, Line, Streams, loop_of
@@ -58,9 +57,9 @@ def saturating(phi: Tensor) -> Tensor:
 
 EXPLODING, NO_NUMBER = ({"targets": dict.fromkeys(range(20, 55, 3), value)} for value in (1e9, math.nan))
 DECAYING = {"problem": Deaf(), "optimizer": "AdamW", "weight_decay": 0.5}
+FIGURES = ("moved", "swing", "straight", "rise", "hypergradient", "fade", "skipped")
 VERDICTS: dict[str, tuple[dict[str, Any], Verdict]] = {
     "phi comes to its target and jitters about it": ({}, Verdict.WELL),
-    "from 0": ({"start": 0.0}, Verdict.WELL),
     "phi is there from the start": ({"start": TARGET, "meta_lr": 0.01}, Verdict.WELL),
     "a long warm-up": ({"warmup": 40}, Verdict.WELL),
     "twenty iterations": ({"iterations": 20}, Verdict.WELL),
@@ -70,7 +69,6 @@ VERDICTS: dict[str, tuple[dict[str, Any], Verdict]] = {
     "phi is not finite": ({"iterations": 1, "meta_lr": 1e308, "start": 1e3}, Verdict.LOST),
     "Adam, on its way": ({"meta_lr": 0.03, "optimizer": "Adam"}, Verdict.WELL),
     "phi flips to and fro at each update": ({"meta_lr": 2.0}, Verdict.OSCILLATING),
-    "phi flips further each time": ({"meta_lr": 2.05}, Verdict.OSCILLATING),
     "phi swings slowly with momentum": ({"meta_lr": 0.5, "momentum": 0.99}, Verdict.OSCILLATING),
     "explosions": (EXPLODING, Verdict.OSCILLATING),
     "PT's learning rate is too large": ({"problem": Line(stiffness=2.1)}, Verdict.UNSTABLE),
@@ -86,6 +84,10 @@ VERDICTS: dict[str, tuple[dict[str, Any], Verdict]] = {
 def test_the_verdict_names_the_symptom(given: dict[str, Any], verdict: Verdict) -> None:
     diagnosis = ran(**given)
     assert diagnosis.verdict is verdict, str(diagnosis)
+    assert all(f"{name} " in str(diagnosis) for name in FIGURES)
+    if not given:
+        start = "Diagnosis: all well. Of 60 hypergradients: 60 times solved as asked. Figures: moved 2."
+        assert str(diagnosis).startswith(start)
 
 
 @pytest.mark.parametrize(
@@ -103,45 +105,21 @@ def test_a_short_run_is_called_short_and_no_figure_of_it_alarms(
 
 
 @pytest.mark.parametrize(
-    ("problem", "words"),
-    [(Deaf(), "FT validation loss has derivative 0 w.r.t. the encoder"), (Line(torch.round), "w.r.t. the meta-para")],
+    ("norm", "verdict"),
+    [(lambda i: i % 3 == 0, Verdict.ZERO), (lambda i: i < 15, Verdict.FADED), (lambda i: i % 3 > 0, Verdict.WELL)],
+    ids=["most are 0", "0 at the end", "some are 0"],
 )
-def test_a_hypergradient_of_0_names_the_derivative_that_is_0(problem: Line, words: str) -> None:
-    (text,) = [text for text in ran(problem=problem, iterations=20).statuses if text.startswith("exactly 0")]
-    assert words in text
-    assert "round, sign" in text
+def test_hypergradients_of_0_in_between_and_at_the_end(norm: Callable[[int], bool], verdict: Verdict) -> None:
+    assert diagnosed(range(1, 42), [1.0] * 40, [1.0 * norm(i) for i in range(40)]).verdict is verdict
 
 
-def test_hypergradients_that_are_0_in_between_are_named_and_those_that_become_0_have_faded() -> None:
-    phis = range(1, 42)
-    assert verdict(phis, [1.0 * (i % 3 == 0) for i in range(40)]) is Verdict.ZERO
-    assert verdict(phis, [1.0 * (i < 15) for i in range(40)]) is Verdict.FADED
-    assert verdict(phis, [1.0 * (i % 3 > 0) for i in range(40)]) is Verdict.WELL
+def traced(*given: Any, **named: Any) -> dict[str, float]:
+    return diagnosed(*given, **named).figures
 
 
-def test_pretraining_that_ends_in_infinity_is_an_error() -> None:
-    with pytest.raises(TrainingError, match=r"the PT loss at PT step \d+ is inf: "):
-        ran(problem=Line(stiffness=1e9))
-
-
-def test_the_diagnosis_reads_as_a_sentence_with_its_figures() -> None:
-    text = str(ran())
-    start = "Diagnosis: all well. Of 60 hypergradients: 60 times solved as asked. Figures: moved 2."
-    assert text.startswith(start)
-    assert all(f"{name} " in text for name in ("swing", "straight", "rise", "hypergradient", "fade", "skipped"))
-
-
-def traced(
+def diagnosed(
     phis: Iterable[Any] = (), losses: Iterable[float] = (), norms: Iterable[float] | None = None
-) -> dict[str, float]:
-    return diagnosed(phis, losses, norms).figures
-
-
-def verdict(phis: Iterable[Any], norms: Iterable[float]) -> Verdict:
-    return diagnosed(phis, [1.0] * 40, norms).verdict
-
-
-def diagnosed(phis: Iterable[Any], losses: Iterable[float], norms: Iterable[float] | None) -> Diagnosis:
+) -> Diagnosis:
     way = [torch.as_tensor(phi, dtype=DTYPE).reshape(-1) for phi in phis] or [torch.ones(1, dtype=DTYPE)]
     trace = Trace({"phi": way[0]}, len(way) - 1)
     for phi, norm in zip(way[1:], norms or [1.0] * (len(way) - 1), strict=True):
@@ -188,19 +166,10 @@ def test_rise_is_the_share_of_the_fall_that_is_lost_again(losses: list[float], l
 @pytest.mark.parametrize("count", [20, 120])
 def test_noise_seldom_passes_for_a_rise_and_divergence_is_seen(count: int) -> None:
     random = torch.Generator().manual_seed(count)
-    noise = torch.randn(200, count, generator=random)
+    noise = torch.randn(60, count, generator=random)
     growth = 5 ** (torch.arange(count) / count) * (1 + 0.1 * noise)
-    assert sum(traced(losses=row.tolist())["rise"] > 0.5 for row in noise) <= 12
-    assert sum(traced(losses=row.tolist())["rise"] > 0.5 for row in growth) >= 190
-
-
-@pytest.mark.parametrize("count", [1, 3, 4, 6, 17, 400])
-def test_the_quarters_of_a_run_are_equally_long(count: int) -> None:
-    parts = _quarters([float(i) for i in range(count)])
-    lengths = [len(part) for part in parts]
-    assert [value for part in parts for value in part] == list(range(count))
-    assert len(parts) == min(count, 4)
-    assert max(lengths) - min(lengths) <= 1
+    assert sum(traced(losses=row.tolist())["rise"] > 0.5 for row in noise) <= 4
+    assert sum(traced(losses=row.tolist())["rise"] > 0.5 for row in growth) >= 57
 
 
 def solved(count: int, norm: float, statuses: Callable[[int], dict[str, Status]], move: float) -> Trace:

@@ -1,4 +1,4 @@
-"""Minibatches and loaders: the order of a plain loop, the same for the same seed, and on from a saved state."""
+"""Loaders: the order of a plain loop, the same for a seed, on from a saved state; and examples that sets share."""
 
 from __future__ import annotations
 
@@ -10,19 +10,30 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, Subset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    Subset,
+    SubsetRandomSampler,
+    random_split,
+)
 from torch.utils.data import TensorDataset as InMemory
 from torch.utils.data.distributed import DistributedSampler
 
 import metapt
 from metapt import LoaderBatches, MetaPretraining, MetaSettings, ModuleProblem, OptimizerSpec
 from metapt.errors import ConfigError
-from metapt.hypergrad import FittedHead, Identity
+from metapt.hypergrad import FittedHead, Identity, Unroll
+from metapt.training import overlap
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.loaders import moved
 from metapt.training.seeds import Seeded
 
-from .kinds import refused, right
+from .kinds import heard, refused, right, warned
 
 X = torch.randn(400, 6, generator=torch.Generator().manual_seed(0))
 LABELS = (X[:, 0] > 0).float()
@@ -123,18 +134,18 @@ def test_minibatches_follow_from_the_seed_and_the_state(kind: str) -> None:
     batches = of_pt(DRAWING[kind]())
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = taken(batches, 4)
+    first = taken(batches, 2)
     state = batches.state_dict()
-    rest = taken(batches, 5)
+    rest = taken(batches, 3)
     assert torch.equal(torch.get_rng_state(), before)
-    assert len({seed for _, seed in first + rest}) == 18
+    assert len({seed for _, seed in first + rest}) == 10
     again = of_pt(DRAWING[kind]())
     torch.rand(3)
-    assert taken(again, 4) == first
+    assert taken(again, 2) == first
     other = of_pt(DRAWING[kind]())
     other.load_state_dict(state)
-    assert taken(other, 5) == rest
-    assert taken(of_pt(DRAWING[kind](), seed=1), 4) != first
+    assert taken(other, 3) == rest
+    assert taken(of_pt(DRAWING[kind](), seed=1), 2) != first
 
 
 def test_what_a_data_set_draws_does_not_depend_on_the_order_of_its_examples() -> None:
@@ -244,19 +255,17 @@ def plain_loop(kind: str, passes: int) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize(("hypergradients", "taken"), [(0, 0), (2, 0), (0, 3), (0, 7)])
+@pytest.mark.parametrize("taken", [0, 3, 7])
 @pytest.mark.parametrize("kind", LOADERS)
 @right(EPOCHS)
-def test_orders_of_the_passes_of_a_run_and_of_one_that_is_resumed(
-    kind: str, hypergradients: int, taken: int
-) -> tuple[Any, Any]:
+def test_orders_of_the_passes_of_a_run_and_of_one_that_is_resumed(kind: str, taken: int) -> tuple[Any, Any]:
     before, after, found = of_pt(LOADERS[kind]()[0]), of_pt(LOADERS[kind]()[0]), []
     for _ in range(taken):
         before.pretrain()
     after.load_state_dict(before.state_dict())
     for _ in range(12 - taken):
         found.append(after.pretrain().batch)
-        for _ in range(hypergradients):
+        for _ in range(2):
             after.hypergradient()
     return found, plain_loop(kind, 4)[taken:]
 
@@ -265,24 +274,20 @@ def test_orders_of_the_passes_of_a_run_and_of_one_that_is_resumed(
 
 PAIR = "`train=(x, y)`, for any of the loaders", "tuple of tensors", "[(x, y)]"
 GRAPH = SimpleNamespace(x=X, to=lambda device: None)
+ONE = "`train=x`: a tensor, an array, a mapping, a graph", "one minibatch", "[minibatch]", "DataLoader"
+SET = "`train=dataset`", "data set", "DataLoader(dataset, batch_size=...)"
+CLASS = "`train=DataLoader` (the class), a function", "minibatches of train", "legal"
+ONCE = "an iterator, a generator", "only once", "DataLoader", "list"
+EMPTY = "a loader without a minibatch", "loader of train", "no minibatch"
 NO_LOADER: list[tuple[tuple[str, ...], list[Any]]] = [
     (PAIR, [(X, LABELS), (X,), (X, (LABELS, LABELS))]),
     (("`train=[x, y]`", "list of unlike tensors", "[(x, y)]"), [[X, LABELS]]),
-    (
-        ("`train=x`: a tensor, an array, a mapping, a graph", "one minibatch", "[minibatch]", "DataLoader"),
-        [X, X.numpy(), {"x": X}, "train", GRAPH],
-    ),
-    (
-        ("`train=dataset`", "data set", "DataLoader(dataset, batch_size=...)"),
-        [DATA, SHARED, Subset(SHARED, [1]), Stream()],
-    ),
+    (ONE, [X, X.numpy(), {"x": X}, "train", GRAPH]),
+    (SET, [DATA, SHARED, Subset(SHARED, [1]), Stream()]),
     (("`DataLoader(dataset, batch_size=None)` of single examples", "single"), [DataLoader(DATA, batch_size=None)]),
-    (
-        ("`train=DataLoader` (the class), a function", "minibatches of train", "legal"),
-        [DataLoader, lambda: [BATCH], None],
-    ),
-    (("an iterator, a generator", "only once", "DataLoader", "list"), [iter([BATCH]), (batch for batch in [BATCH])]),
-    (("a loader without a minibatch", "loader of train", "no minibatch"), [[], DataLoader(DATA, 200, drop_last=True)]),
+    (CLASS, [DataLoader, lambda: [BATCH], None]),
+    (ONCE, [iter([BATCH]), (batch for batch in [BATCH])]),
+    (EMPTY, [[], DataLoader(DATA, 200, drop_last=True)]),
 ]
 
 
@@ -323,22 +328,18 @@ def normed() -> nn.Module:
 
 LAST = "a last minibatch of one example, with BatchNorm", "BatchNorm", "drop_last=True"
 ROWS_21 = InMemory(X[:21], LABELS[:21])
-ENDS: list[tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
-    (
-        ("minibatch 3 of pass 1", "`pretrain`", "[1, 6]"),
-        {"pretrain": DataLoader(ROWS_21, 10)},
-        {"reuse_gradient": True},
-    ),
-    (("minibatch 3 of pass 1", "`pretrain`", "[1, 6]"), {"pretrain": [*zip(X[:21].split(10), "abc", strict=True)]}, {}),
-    (("minibatch 2 of pass 1", "`hypergradient`"), {"hypergradient": DataLoader(InMemory(X[:11]), 10)}, {}),
+THIRD = "minibatch 3 of pass 1", "`pretrain`", "[1, 6]"
+ENDS: list[tuple[tuple[str, ...], dict[str, Any], bool]] = [
+    (THIRD, {"pretrain": DataLoader(ROWS_21, 10)}, True),
+    (THIRD, {"pretrain": [*zip(X[:21].split(10), "abc", strict=True)]}, False),
+    (("minibatch 2 of pass 1", "`hypergradient`"), {"hypergradient": DataLoader(InMemory(X[:11]), 10)}, False),
 ]
 
 
-@pytest.mark.parametrize(("refuses", "loaders", "how"), [(refused(*LAST, *words), *given) for words, *given in ENDS])
-def test_a_pass_that_ends_with_one_example(refuses: Any, loaders: dict[str, Any], how: dict[str, Any]) -> None:
-    refuses(
-        lambda: MetaPretraining(*arguments_of(batches_of([BATCH], [REST], **loaders), encoder=normed(), **how)).run()
-    )()
+@pytest.mark.parametrize(("words", "loaders", "reuse"), ENDS)
+def test_a_pass_that_ends_with_one_example(words: tuple[str, ...], loaders: dict[str, Any], reuse: bool) -> None:
+    arguments = arguments_of(batches_of([BATCH], [REST], **loaders), encoder=normed(), reuse_gradient=reuse)
+    refused(*LAST, *words)(MetaPretraining(*arguments).run)()
 
 
 @refused(*LAST, "minibatch 3 of pass 2", "`pretrain`")
@@ -396,3 +397,139 @@ def test_a_sentence_of_ours_has_no_note() -> None:
     with pytest.raises(ConfigError) as found:
         MetaPretraining(*arguments_of(batches_of([], [BATCH]))).run()
     assert not hasattr(found.value, "__notes__")
+
+
+# Examples that FT validation has in common with FT training
+
+LOADER, SIGNS = DataLoader(DATA, 25), X.sign()
+MANY = torch.randn(40_000, 6, generator=torch.Generator().manual_seed(2))
+EDGES = torch.randint(400, (2, 900), generator=torch.Generator().manual_seed(1))
+
+
+def shuffled(*sets: Any) -> tuple[Any, Any]:
+    first, second = (DataLoader(each, 25, shuffle=True) for each in sets)
+    return first, second
+
+
+def part(start: int, end: int, kind: Any = InMemory) -> Any:
+    return kind(X[start:end], LABELS[start:end])
+
+
+def large(start: int, end: int) -> InMemory:
+    return InMemory(MANY[start:end], MANY[start:end, 0])
+
+
+SAME: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "one loader": lambda: (LOADER, LOADER),
+    "data sets of copies": lambda: shuffled(*(InMemory(X[:100].clone(), LABELS[:100].clone()) for _ in "ab")),
+    "overlapping parts of large tensors": lambda: shuffled(large(0, 30_000), large(29_900, 40_000)),
+    "overlapping parts of a large tensor": lambda: ([(MANY[:30_000],)], [(MANY[29_900:],)]),
+    "overlapping subsets": lambda: shuffled(Subset(SHARED, range(300)), Subset(SHARED, range(290, 400))),
+    "subsets of a subset": lambda: (
+        DataLoader(Subset(Subset(SHARED, range(100, 200)), range(50)), 25),
+        DataLoader(SHARED, 25, sampler=SubsetRandomSampler(range(149, 200))),
+    ),
+    "sets of the user's class": lambda: shuffled(part(0, 100, Examples), part(0, 100, Examples)),
+    "copies in two lists": lambda: ([BATCH], [(X[:50].clone(), LABELS[:50].clone())]),
+    "one among several": lambda: ([(X[:50],), (X[50:60],)], [(X[70:99],), (X[50:60],)]),
+    "mappings": lambda: ([{"x": X[:50], "y": LABELS[:50]}], [{"x": X[:50] + 0, "y": LABELS[:50] + 0}]),
+    "a list and a loader": lambda: ([BATCH], DataLoader(DATA, 25)),
+    "graphs": lambda: tuple([(X[:50], SimpleNamespace(x=X + 0, edges=EDGES))] for _ in "ab"),
+    "few categories in one tensor": lambda: ([(SIGNS,)], [(SIGNS,)]),
+}
+common = warned(
+    "the same examples in `train` and `validation`", "FT validation examples", "same", "FT training", "random_split"
+)
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_common_examples_are_told_once(kind: str) -> None:
+    batches = batches_of(*SAME[kind]())
+    with heard() as messages:
+        common(lambda: [(batches.train(), batches.validation()) for _ in range(8)])()
+    assert len(messages) == 1
+
+
+@pytest.mark.parametrize("kind", ["one loader", "overlapping subsets", "copies in two lists", "graphs"])
+def test_a_check_and_a_run_tell_of_common_examples(kind: str) -> None:
+    arguments = arguments_of(batches_of(*SAME[kind]()))
+    common(metapt.check)(*arguments)
+    common(lambda: MetaPretraining(*arguments).run())()
+
+
+def categories(seed: int, count: int = 50) -> tuple[Tensor, Tensor]:
+    found = torch.randint(2, (count, 4), generator=torch.Generator().manual_seed(seed)).float()
+    return found[:, :3], found[:, 3]
+
+
+def masked(part: slice) -> tuple[Tensor, Tensor, Tensor]:
+    mask = torch.zeros(400, dtype=torch.bool)
+    mask[part] = True
+    return X, LABELS, mask
+
+
+ORDER, HALVES = torch.randperm(400, generator=torch.Generator().manual_seed(3)), (slice(100), slice(100, 200))
+DIFFERENT: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "random split": lambda: shuffled(*random_split(DATA, [50, 50])),
+    "subsets": lambda: tuple(DataLoader(Subset(SHARED, part), 50) for part in (range(100), range(100, 150))),
+    "samplers": lambda: tuple(
+        DataLoader(DATA, 25, sampler=SubsetRandomSampler(part)) for part in (range(50), range(50, 100))
+    ),
+    "lists": lambda: ([(X[:50], LABELS[:50])], [(X[50:], LABELS[50:])]),
+    "few examples that occur twice": lambda: ([(X[:200],)], [(torch.cat([X[195:200], X[200:]]),)]),
+    "other parts of one permutation": lambda: tuple([(X[:100], ORDER[part])] for part in HALVES),
+    "numbers of one permutation": lambda: tuple([(X, ORDER[part])] for part in HALVES),
+    "few categories": lambda: ([categories(0)], [categories(1)]),
+    "few categories in small minibatches": lambda: tuple(
+        DataLoader(InMemory(*categories(seed, 12)), 4, shuffle=True) for seed in (2, 3)
+    ),
+    "masks": lambda: tuple([masked(part)] for part in HALVES),
+    "masks of a graph": lambda: tuple([(SimpleNamespace(x=X, edges=EDGES), masked(part)[-1])] for part in HALVES),
+    "numbers of nodes": lambda: ([(X, torch.arange(100))], [(X, torch.arange(100, 200))]),
+    "no tensors": lambda: ([0], [0]),
+    "one item for each user": lambda: tuple([(torch.arange(50), torch.arange(50) % 7 + shift)] for shift in (0, 7)),
+}
+
+
+@pytest.mark.parametrize("kind", DIFFERENT)
+def test_nothing_is_told_of_examples_that_are_apart(kind: str) -> None:
+    batches = batches_of(*DIFFERENT[kind]())
+    with heard() as messages:
+        for _ in range(20):
+            batches.train(), batches.validation()
+    assert not messages
+
+
+@pytest.mark.parametrize("kind", [InMemory, list])
+def test_examples_are_looked_at_in_the_first_pass_only(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Any] = []
+    monkeypatch.setattr(overlap, "examples", lambda batch: looks.append(batch) or [])
+    train, validation = (DataLoader(kind(torch.arange(12.0)[:, None] + shift), 4) for shift in (0, 100))
+    batches = batches_of(train, validation)
+    for _ in range(20):
+        batches.train(), batches.validation()
+    assert len(looks) == (2 if kind is InMemory else 6)
+
+
+folds = warned("`cross_fit` with examples that two minibatches", "cross_fit", "same in two", "minibatches, 2")
+CROSS, VALIDATION = FittedHead(l2=0.1, cross_fit=True, minibatches=2), [(X[100:150], LABELS[100:150])]
+
+
+@pytest.mark.parametrize(
+    "train", [DataLoader(part(0, 50), 50, shuffle=True), [BATCH, (X[25:75], LABELS[25:75])]], ids=["loader", "list"]
+)
+def test_minibatches_that_are_held_out_in_turn(train: Any) -> None:
+    arguments = arguments_of(batches_of(train, VALIDATION), finetuning=CROSS)
+    folds(metapt.check)(*arguments)
+    folds(lambda: MetaPretraining(*arguments).run())()
+
+
+@pytest.mark.parametrize(
+    ("train", "finetuning"),
+    [(DataLoader(part(0, 100), 50, shuffle=True), CROSS), ([BATCH], CROSS), (DataLoader(DATA, 100), Unroll(2))],
+    ids=["folds apart", "one minibatch", "no folds"],
+)
+def test_nothing_is_told_of_folds_that_are_apart_and_of_steps_on_one_minibatch(train: Any, finetuning: Any) -> None:
+    with heard() as messages:
+        metapt.check(*arguments_of(batches_of(train, VALIDATION), finetuning=finetuning))
+    assert not messages

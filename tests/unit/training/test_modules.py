@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import orthogonal
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
@@ -25,7 +28,7 @@ from metapt.training.module_problem import encode_first
 from metapt.training.seeds import Seeded
 
 from . import toys
-from .kinds import refused, right
+from .kinds import ROWS, TESTED, refused, right
 from .problems import DTYPE, draw
 from .toys import META, X, Y, by_hand, gradient, linear, problem
 
@@ -72,14 +75,12 @@ def dropped() -> nn.Sequential:
     return nn.Sequential(linear(10), norm(), nn.Dropout(0.5), nn.Tanh(), linear(12))
 
 
-@pytest.mark.parametrize("way", WAYS)
-@right(CHECKPOINTS)
-def test_pretraining_with_checkpoints_is_that_without(way: str) -> Any:
+def of_pt(way: str) -> Any:
     return toys.pretrained(problem(Recomputed(toys.body(), WAYS[way]))).vector(), by_hand(toys.body())
 
 
-@right(CHECKPOINTS)
-def test_statistics_are_updated_once_a_step_with_checkpoints() -> Any:
+def of_statistics() -> Any:
+    """They are updated once a step."""
     ours, plain = (toys.pretrained(problem(Recomputed(dropped(), way))) for way in (KEEP, None))
     assert ours.buffers["inner.1.num_batches_tracked"] == 20
     return [*ours.vector(), *ours.buffers.values()], [*plain.vector(), *plain.buffers.values()]
@@ -102,19 +103,22 @@ def of_mode() -> Any:
     return found
 
 
-@pytest.mark.parametrize(
-    "found",
-    [  # of the selective way torch allows one backward pass
-        *(pytest.param(partial(of_way, way, finetuning=HEAD), id=way) for way in WAYS if way != "selective"),
-        pytest.param(partial(of_way, "module", finetuning=Unroll(1, SGD(0.1), network=True)), id="network"),
-        pytest.param(partial(of_way, "module", finetuning=FittedHead(0.1)), id="fitted"),
-        pytest.param(of_mode, id="a recomputation has the mode of its call"),
-        pytest.param(lambda: [gradient(problem(pretrain_loss=checkpointed)), gradient(problem())], id="by the loss"),
-    ],
-)
+RECOMPUTED: dict[str, Callable[[], Any]] = {
+    **{f"PT, {way}": partial(of_pt, way) for way in WAYS},
+    # of the selective way torch allows one backward pass
+    **{way: partial(of_way, way, finetuning=HEAD) for way in WAYS if way != "selective"},
+    "network": partial(of_way, "module", finetuning=Unroll(1, SGD(0.1), network=True)),
+    "fitted": partial(of_way, "module", finetuning=FittedHead(0.1)),
+    "statistics": of_statistics,
+    "a recomputation has the mode of its call": of_mode,
+    "by the loss": lambda: [gradient(problem(pretrain_loss=checkpointed)), gradient(problem())],
+}
+
+
+@pytest.mark.parametrize("what", RECOMPUTED)
 @right(CHECKPOINTS)
-def test_hypergradients_with_checkpoints_are_those_without(found: Callable[[], Any]) -> Any:
-    return found()
+def test_numbers_with_checkpoints_are_those_without(what: str) -> Any:
+    return RECOMPUTED[what]()
 
 
 @refused("activation checkpointing with `use_reentrant=True`", "use_reentrant=False")
@@ -170,24 +174,16 @@ def test_a_gradient_hook_of_a_given_tensor_is_refused(what: str) -> None:
     gradient(toy, meta=meta, pretrained=start)
 
 
-@right("hooks of modules (`register_forward_hook`, `register_full_backward_hook`)")
-def test_hooks_of_modules_are_called() -> Any:
-    encoder = toys.body()
-    encoder[2].register_forward_hook(lambda module, inputs, output: 2 * output)
-    encoder[2].register_full_backward_hook(lambda module, slopes, _: (slopes[0].clamp(-0.01, 0.01),))
-    return toys.pretrained(problem(encoder)).vector(), by_hand(encoder)
+def distributed(module: nn.Module) -> nn.Module:
+    """Return a `DistributedDataParallel` without the processes that it needs."""
+    wrapper = DistributedDataParallel.__new__(DistributedDataParallel)
+    nn.Module.__init__(wrapper)
+    wrapper.module = module
+    return wrapper
 
 
-class DistributedDataParallel(nn.Module):
-    """Has the name of torch's, which needs a group of processes."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-
-@pytest.mark.parametrize(("wrapper", "inside"), [(DistributedDataParallel, True), (nn.DataParallel, False)])
-@refused("`DistributedDataParallel`, `DataParallel`", "wrapped in", "process")
+@pytest.mark.parametrize(("wrapper", "inside"), [(distributed, True), (nn.DataParallel, False)])
+@refused("`DistributedDataParallel`, `DataParallel`", "wrapped in", "process", "metapt.distributed(problem)")
 def test_a_wrapper_for_several_processes_is_refused(wrapper: Any, inside: bool) -> None:
     wrapped = wrapper(toys.body())
     problem(nn.Sequential(linear(30), wrapped) if inside else wrapped)
@@ -250,9 +246,34 @@ def parametrised() -> nn.Module:
     return nn.Sequential(orthogonal(linear(10), orthogonal_map="cayley"), nn.Tanh())
 
 
-@right("parametrisations of `torch.nn.utils.parametrize`")
-def test_parametrisations_are_trained() -> Any:
-    return toys.pretrained(problem(parametrised())).vector(), by_hand(parametrised())
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3, max_norm=1.0, dtype=DTYPE)
+        self.table.weight.data.copy_(4 * draw(50, 5, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.table((x[:, 0] > 0).long()))
+
+
+def hooked() -> nn.Module:
+    encoder = toys.body()
+    encoder[2].register_forward_hook(lambda module, inputs, output: 2 * output)
+    encoder[2].register_full_backward_hook(lambda module, slopes, _: (slopes[0].clamp(-0.01, 0.01),))
+    return encoder
+
+
+TRAINED: dict[str, Callable[[], nn.Module]] = {
+    "parametrisations of `torch.nn.utils.parametrize`": parametrised,
+    "`Embedding(max_norm=...)`, in plain PT": Words,
+    "hooks of modules (`register_forward_hook`, `register_full_backward_hook`)": hooked,
+}
+
+
+@pytest.mark.parametrize(("compares", "make"), [(right(row), make) for row, make in TRAINED.items()], ids=range(3))
+def test_plain_pretraining_is_that_of_a_loop_by_hand(compares: Callable[..., Any], make: Callable[[], Any]) -> None:
+    encoder = make()
+    compares(lambda: (toys.pretrained(problem(encoder)).vector(), by_hand(encoder)))()
 
 
 @refused("`parametrize.cached()` around the training", "parametrize.cached")
@@ -366,22 +387,18 @@ NAMED.head = norm()
 HELD.add_module("head", linear(12))
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "sentence"),
-    [
-        (
-            {"head": nn.Sequential(SHARED), "finetune_head": SHARED},
-            ValueError,
-            "the FT head shares 'weight' with the PT",
-        ),
-        ({"encoder": nn.Sequential(SHARED), "head": SHARED}, ValueError, "they have one in common"),
-        ({"encoder": nn.LazyLinear(4)}, ValueError, "'weight' of the encoder has no values yet"),
-        ({"finetune_head": nn.Sequential(norm())}, ValueError, "keeps running statistics"),
-        ({"encoder": {"a": 1}}, TypeError, "the encoder is a dict; legal: a torch.nn.Module"),
-        ({"encoder": NAMED, "head": norm()}, ValueError, "both give the name 'head.running_mean' to a tensor"),
-        ({"encoder": HELD, "head": linear(20).requires_grad_(False)}, ValueError, "both give the name 'head.weight'"),
-    ],
-)
+UNSUPPORTED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"head": nn.Sequential(SHARED), "finetune_head": SHARED}, ValueError, "the FT head shares 'weight' with the PT"),
+    ({"encoder": nn.Sequential(SHARED), "head": SHARED}, ValueError, "they have one in common"),
+    ({"encoder": nn.LazyLinear(4)}, ValueError, "'weight' of the encoder has no values yet"),
+    ({"finetune_head": nn.Sequential(norm())}, ValueError, "keeps running statistics"),
+    ({"encoder": {"a": 1}}, TypeError, "the encoder is a dict; legal: a torch.nn.Module"),
+    ({"encoder": NAMED, "head": norm()}, ValueError, "both give the name 'head.running_mean' to a tensor"),
+    ({"encoder": HELD, "head": linear(20).requires_grad_(False)}, ValueError, "both give the name 'head.weight'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "sentence"), UNSUPPORTED)
 def test_what_is_not_supported_is_said(changes: Any, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         problem(**changes)
@@ -419,10 +436,8 @@ def test_the_check_prints_what_it_finds_right_and_raises_what_is_wrong(capsys: p
 # Data and tensors that are the user's: what changes them in place is refused, and they stay
 
 
-CLIPS = {
-    name: refused("a loss or an encoder that changes its minibatch in place", name, "in place")
-    for name in toys.FUNCTIONS
-}
+CLIPS = "a loss or an encoder that changes its minibatch in place"
+CLIPPING = {name: refused(CLIPS, "in place", name) for name in toys.FUNCTIONS}
 
 
 @dataclass
@@ -439,24 +454,14 @@ class Named(dict[str, Any]):
         return super().__getitem__({0: "x", 1: "y"}.get(key, key))
 
 
-def centre(batch: Any) -> None:
-    batch[0].sub_(batch[0].mean())
-
-
-def centre_array(batch: Any) -> None:
-    batch[2].__isub__(batch[2].mean())
-
-
-def centre_data(batch: Any) -> None:
-    batch[0].data.clamp_(-0.5, 0.5)
-
-
-BATCHES: dict[str, Callable[[], tuple[Any, Callable[[Any], None]]]] = {
-    "tuple": lambda: ((X.clone(), Y.clone()), centre),
-    "mapping": lambda: (Named(x=X.clone(), y=Y.clone()), centre),
-    "object": lambda: (Example(X.clone(), Y.clone()), centre),
-    "array": lambda: ((X.clone(), Y.clone(), X.numpy().copy()), centre_array),
-    "data": lambda: ([X.clone(), Y.clone()], centre_data),
+Change = Callable[[Any], object]
+CENTRE: Change = lambda batch: batch[0].sub_(batch[0].mean())  # noqa: E731
+BATCHES: dict[str, Callable[[], tuple[Any, Change]]] = {
+    "tuple": lambda: ((X.clone(), Y.clone()), CENTRE),
+    "mapping": lambda: (Named(x=X.clone(), y=Y.clone()), CENTRE),
+    "object": lambda: (Example(X.clone(), Y.clone()), CENTRE),
+    "array": lambda: ((X.clone(), Y.clone(), X.numpy().copy()), lambda batch: batch[2].__isub__(batch[2].mean())),
+    "data": lambda: ([X.clone(), Y.clone()], lambda batch: batch[0].data.clamp_(-0.5, 0.5)),
 }
 
 
@@ -495,18 +500,8 @@ def test_a_minibatch_that_is_changed_in_place_is_refused_and_stays(function: str
         "check": lambda: metapt.check(*arguments),
         "run": lambda: MetaPretraining(*arguments).run(),
     }
-    CLIPS[function](calls[use])()
+    CLIPPING[function](calls[use])()
     assert all(torch.equal(old, new) for old, new in zip(before, tensors(batch), strict=True))
-
-
-class Words(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(5, 3, max_norm=1.0, dtype=DTYPE)
-        self.table.weight.data.copy_(4 * draw(50, 5, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.table((x[:, 0] > 0).long()))
 
 
 @pytest.mark.parametrize("use", [toys.gradient, toys.exact, lambda toy: toys.loop(toy).run()])
@@ -520,12 +515,6 @@ def test_an_embedding_that_normalises_its_table_is_refused(use: Callable[..., ob
         assert torch.equal(before, toy.pretrained.encoder["table.weight"])
 
 
-@right("`Embedding(max_norm=...)`, in plain PT")
-def test_plain_pretraining_normalises_as_torch_does() -> Any:
-    encoder = Words()
-    return toys.pretrained(problem(encoder)).vector(), toys.by_hand(encoder)
-
-
 @refused("a loss that changes hyperparameters or weights in place", "meta-parameter 'w'", "in place")
 def test_hyperparameters_that_are_clamped_in_the_loss_are_refused() -> None:
     def clamped(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
@@ -534,3 +523,9 @@ def test_hyperparameters_that_are_clamped_in_the_loss_are_refused() -> None:
         return toys.pretrain_loss(encoder, head, meta, batch)
 
     toys.loop(problem(pretrain_loss=clamped)).run()
+
+
+def test_each_row_of_the_page_has_a_test() -> None:
+    for path in Path(__file__).parent.glob("test_*.py"):
+        importlib.import_module(f"{__package__}.{path.stem}")
+    assert ROWS == TESTED

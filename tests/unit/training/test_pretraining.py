@@ -66,24 +66,11 @@ def test_a_step_along_the_gradient_of_a_minibatch_is_the_step_on_it(spec: Optimi
     assert same(ours.pretrained, other.pretrained)
 
 
-def test_a_loss_that_is_not_finite_is_an_error_and_is_not_kept(tmp_path: Path) -> None:
-    class Diverging(Classifier):
-        def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
-            return super().pretrain_loss(pretrained, meta, batch) + batch.inputs.sum()
+class Diverging(Classifier):
+    """The PT loss has the sum of the inputs, which are infinite from the fourth minibatch on."""
 
-    def batch(name: str, count: int, generator: torch.Generator) -> Batch:
-        made = classification(name, count, generator)
-        return made._replace(inputs=made.inputs * (torch.inf if count >= 3 else 1))
-
-    problem, checkpoint = Diverging(), Checkpoint(tmp_path / "c.pt", "f")
-    with pytest.raises(
-        TrainingError, match=r"the PT loss at step 4 is (nan|inf|-inf): .* lower the PT learning rate\."
-    ):
-        trainer(problem, Streams(batch)).run(problem.meta, 6, "PT", checkpoint, 0)
-    saved = checkpoint.load()
-    assert saved is not None
-    assert saved["step"] == 3
-    assert all(weight.isfinite().all() for weight in saved["pretrainer"]["encoder"].values())
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
+        return super().pretrain_loss(pretrained, meta, batch) + batch.inputs.sum()
 
 
 class Rooted(Classifier):
@@ -94,11 +81,22 @@ class Rooted(Classifier):
         return super().pretrain_loss(pretrained, meta, batch) + (weight - weight.detach()).square().sum().sqrt()
 
 
-def test_weights_that_are_not_finite_end_pt_and_are_not_saved(tmp_path: Path) -> None:
-    checkpoint, problem = Checkpoint(tmp_path / "pt", "x"), Rooted()
-    with pytest.raises(TrainingError, match="the weights after step 1 are not finite, though the PT loss was: lower"):
-        trainer(problem).run(problem.meta, 1, checkpoint=checkpoint)
-    assert checkpoint.load() is None
+LOSS = r"the PT loss at step 4 is (nan|inf|-inf): .* lower the PT learning rate\."
+WEIGHTS = "the weights after step 1 are not finite, though the PT loss was: lower"
+
+
+@pytest.mark.parametrize(("problem", "sentence", "step"), [(Diverging(), LOSS, 3), (Rooted(), WEIGHTS, None)])
+def test_what_is_not_finite_is_an_error_and_is_not_kept(problem: Any, sentence: str, step: Any, tmp_path: Path) -> None:
+    def batch(name: str, count: int, generator: torch.Generator) -> Batch:
+        made = classification(name, count, generator)
+        return made._replace(inputs=made.inputs * (torch.inf if count >= 3 else 1))
+
+    checkpoint = Checkpoint(tmp_path / "c.pt", "f")
+    with pytest.raises(TrainingError, match=sentence):
+        trainer(problem, Streams(batch)).run(problem.meta, 6, "PT", checkpoint, 0)
+    saved = checkpoint.load()
+    assert (saved and saved["step"]) == step
+    assert not saved or all(weight.isfinite().all() for weight in saved["pretrainer"]["encoder"].values())
 
 
 def test_a_checkpoint_of_a_run_with_other_parts_is_refused(tmp_path: Path) -> None:
@@ -179,26 +177,6 @@ def test_the_derivative_with_respect_to_the_first_weights_is_a_finite_difference
     assert float(first["encoder.bias"].sum()) == pytest.approx(slope, rel=1e-6)
 
 
-def test_the_run_is_that_of_torchs_optimiser() -> None:
-    problem = Normed()
-    _, pretrained = ended(problem, Adam(lr=0.05))
-    plain = Pretrainer(problem, Streams(classification), problem.pretrained, OptimizerSpec("Adam", {"lr": 0.05}))
-    plain.run(problem.meta, STEPS)
-    for ours, theirs in zip(pretrained, plain.pretrained, strict=True):
-        for name, value in theirs.items():
-            torch.testing.assert_close(ours[name], value.detach())
-
-
-def test_minibatches_and_weights_are_at_the_end_of_the_run_after_derivatives() -> None:
-    problem, streams = Classifier(), Streams(classification)
-    run = replay.pretraining(problem, streams, problem.pretrained, SGD(lr=0.3))
-    weights = {name: value.clone() for name, value in run.run(problem.meta, STEPS).items()}
-    list(run.derivatives({"encoder.bias": torch.ones(5, dtype=torch.float64)}, [3]))
-    assert streams.counts["pretrain"] == STEPS
-    for name, value in weights.items():
-        assert torch.equal(run.weights[name], value)
-
-
 def test_horizons_outside_of_the_run_and_another_run_are_errors() -> None:
     run, _ = ended(Classifier(), SGD(lr=0.3))
     for horizons in ([0], [STEPS + 1], []):
@@ -208,7 +186,7 @@ def test_horizons_outside_of_the_run_and_another_run_are_errors() -> None:
         run.run({}, 1)
 
 
-def test_only_a_segment_of_minibatches_is_drawn_at_a_time() -> None:
+def test_a_segment_of_minibatches_is_drawn_at_a_time_and_at_the_end_all_is_as_after_the_run() -> None:
     problem, drawn = Classifier(), []
 
     class Counted(Streams):
@@ -216,9 +194,12 @@ def test_only_a_segment_of_minibatches_is_drawn_at_a_time() -> None:
             drawn.append(self.counts["pretrain"])
             return super().pretrain()
 
-    run = replay.pretraining(problem, Counted(classification), problem.pretrained, SGD(lr=0.3))
-    run.run(problem.meta, 16)
+    batches = Counted(classification)
+    run = replay.pretraining(problem, batches, problem.pretrained, SGD(lr=0.3))
+    weights = copy.deepcopy(run.run(problem.meta, 16))
     assert drawn == list(range(16))
     drawn.clear()
     list(run.derivatives({}, [6]))
     assert drawn == [12, 13, 14, 15, 8, 9, 10, 11]
+    assert batches.counts["pretrain"] == 16
+    assert same(run.weights, weights)

@@ -17,8 +17,7 @@ from metapt.evaluation.comparisons import decide
 from metapt.evaluation.figures import looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.hypergrad import Pretrained
-from metapt.training.measure import Measured, goes_on
-from metapt.training.recorder import Recorder
+from metapt.training.recorder import Measured, Recorder, goes_on
 from metapt.twostage.cost import Cost, Limit, comparisons, figure, ratio, tables, whole_runs
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, PEAK_MEMORY, TIME_PER_STEP, WALL_TIME

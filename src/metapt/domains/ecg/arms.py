@@ -33,12 +33,11 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.params import Vector, detached, scaled
 from metapt.training import progress
-from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
-from metapt.training.recorder import Recorder
+from metapt.training.recorder import Measured, Recorder
 from metapt.training.seeds import generator, seed_of
 from metapt.twostage.heads import highest
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step

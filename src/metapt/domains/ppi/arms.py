@@ -17,12 +17,11 @@ from metapt.errors import ConfigError
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.params import detached
 from metapt.method import meta_settings, whole_iterations
-from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
-from metapt.training.recorder import Recorder
+from metapt.training.recorder import Measured, Recorder
 from metapt.training.seeds import generator
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 

@@ -14,10 +14,10 @@ from metapt.hypergrad import SGD
 from metapt.machine import Machine
 from metapt.method import meta_settings
 from metapt.training.checkpoint import Checkpoint
-from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
+from metapt.training.recorder import Measured
 from metapt.twostage.pretraining import PretrainRun, checkpoints, finished, write
 
 

@@ -30,10 +30,10 @@ from metapt.sections import seed_numbers
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.guard import HypergradientGuard
 from metapt.training.interruption import Every
-from metapt.training.measure import Measured
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec, without_compiler
 from metapt.training.progress import steps
+from metapt.training.recorder import Measured
 from metapt.training.supervised import accuracy, minimise
 
 log = logging.getLogger(__name__)
