@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from metapt.errors import DataError
 from metapt.evaluation import metrics
@@ -44,15 +45,7 @@ def test_interval_and_p_values_are_those_of_students_t(n: int, quantile: float) 
     assert (e.p_above(e.low), e.p_below(e.high)) == pytest.approx((0.025, 0.025))
     assert estimate(2 * quantile, 2.0, n).p_value == pytest.approx(0.05)
     assert (e.p_above(-math.inf), e.p_below(-math.inf), e.p_above(math.inf)) == (0, 1, 1)
-
-
-@pytest.mark.parametrize("bound", [-1.0, 0.0, 2.5])
-def test_one_sided_p_values_have_a_closed_form_with_two_degrees_of_freedom(bound: float) -> None:
-    e = estimate_mean([2.0, 4.0, 6.0])
-    assert numbers(e)[:2] == pytest.approx([4.0, 2 / math.sqrt(3)])
-    t = (e.mean - bound) / e.standard_error
-    assert e.p_above(bound) == pytest.approx(0.5 - t / (2 * math.sqrt(2 + t * t)))
-    assert e.p_below(bound) == pytest.approx(1 - e.p_above(bound))
+    assert (e.p_above(1.5), e.p_below(1.5)) == pytest.approx((stats.t.sf(1.25, n - 1), stats.t.cdf(1.25, n - 1)))
 
 
 def test_without_a_spread_nothing_is_tested_and_with_a_spread_of_0_the_p_value_is_0_or_1() -> None:
@@ -72,17 +65,12 @@ def test_what_is_not_finite_is_not_dropped_and_a_mean_needs_a_value() -> None:
         estimate_mean([])
 
 
-def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
-    draws = np.random.default_rng(0).normal(5, 1, (2000, 5))
-    assert np.mean([e.low <= 5 <= e.high for e in map(estimate_mean, draws)]) == pytest.approx(0.95, abs=0.02)
-
-
 @pytest.mark.parametrize(("n", "level"), [(5, 0.05), (5, 0.05 / 40), (12, 0.05 / 3)])
 def test_a_difference_that_can_be_seen_is_seen_in_four_of_five_experiments(n: int, level: float) -> None:
     d = estimate(0.0, 2.0, n).visible(0.0, level) / 2.0
-    draws = np.random.default_rng(2).normal(d / math.sqrt(n), 1.0, (4000, n))
+    draws = np.random.default_rng(2).normal(d / math.sqrt(n), 1.0, (1500, n))
     seen = [e.mean > 0 and e.p_value <= level for e in map(estimate_mean, draws)]
-    assert np.mean(seen) == pytest.approx(0.8, abs=0.02)
+    assert np.mean(seen) == pytest.approx(0.8, abs=0.03)
     assert math.isnan(noncentrality(0, level))
 
 
@@ -131,13 +119,8 @@ def test_a_paired_ratio_is_that_of_the_mean_logarithm() -> None:
     assert ratio.p_above(2.0) == pytest.approx(logs.p_above(math.log(2.0)))
     assert ratio.p_above(0.0) == 0
     assert math.isnan(paired_ratio(a[:1], b[2:]).low)
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_a_ratio_of_values_that_are_not_positive_is_not_finite(bad: float) -> None:
-    ratio = paired_ratio(pd.Series([2.0, bad]), pd.Series([1.0, 1.0]))
-    assert not math.isfinite(ratio.mean)
-    assert math.isnan(ratio.low)
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        assert not np.isfinite(numbers(paired_ratio(pd.Series([2.0, bad]), pd.Series([1.0, 1.0])))).any()
 
 
 def test_a_bootstrap_over_clusters_treats_the_runs_of_a_cluster_as_one() -> None:
@@ -147,22 +130,15 @@ def test_a_bootstrap_over_clusters_treats_the_runs_of_a_cluster_as_one() -> None
     assert (e.mean, e.n) == (pytest.approx(means.mean()), 40)
     assert e.standard_error == pytest.approx(error, rel=0.03)
     assert (e.low, e.high) == pytest.approx((e.mean - 1.96 * error, e.mean + 1.96 * error), abs=0.1 * error)
-
-
-def test_unequal_clusters_weigh_by_size() -> None:
-    e = cluster_bootstrap([0.0] * 9 + [10.0], ["a"] * 9 + ["b"])  # draws: aa 0, ab and ba 10 / 10, bb 10
-    assert (e.mean, e.low, e.high) == (1.0, 0.0, 10.0)
-    assert e.standard_error == pytest.approx(np.std([0.0, 1.0, 1.0, 10.0]), rel=0.03)
-
-
-def test_a_bootstrap_is_seeded_and_needs_two_clusters() -> None:
-    values, clusters = [1.0, 2.0, 4.0, 8.0], [0, 0, 1, 2]
-    assert cluster_bootstrap(values, clusters, seed=1) == cluster_bootstrap(values, clusters, seed=1)
-    assert cluster_bootstrap(values, clusters, seed=1) != cluster_bootstrap(values, clusters, seed=2)
+    unequal = cluster_bootstrap([0.0] * 9 + [10.0], ["a"] * 9 + ["b"])  # draws: aa 0, ab and ba 10 / 10, bb 10
+    assert (unequal.mean, unequal.low, unequal.high) == (1.0, 0.0, 10.0)
+    assert unequal.standard_error == pytest.approx(np.std([0.0, 1.0, 1.0, 10.0]), rel=0.03)
+    first, again, other = (cluster_bootstrap(means, range(40), seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
     with pytest.raises(DataError, match=r"at least two of them; here there is 1\."):
-        cluster_bootstrap(values, [0, 0, 0, 0])
+        cluster_bootstrap(means, [0] * 40)
     with pytest.raises(ValueError, match="same length"):
-        cluster_bootstrap(values, [0, 1])
+        cluster_bootstrap(means, [0, 1])
 
 
 @pytest.mark.parametrize(
@@ -183,10 +159,10 @@ def test_holm_adjusts_as_its_definition_says(p_values: list[float], adjusted: li
 def test_holm_keeps_the_family_wise_error() -> None:
     """Of ten true nulls and two false ones, with correlated data, a true one is rejected in at most 5 % of families."""
     generator, wrong, found = np.random.default_rng(3), 0, 0
-    for _ in range(1000):
+    for _ in range(400):
         values = generator.normal(size=(5, 12)) + generator.normal(size=(5, 1)) + np.repeat([0.0, 6.0], [10, 2])
         adjusted = np.array(holm([estimate_mean(column).p_value for column in values.T]))
         wrong += (adjusted[:10] <= LEVEL).any()
         found += (adjusted[10:] <= LEVEL).sum()
-    assert 0.005 < wrong / 1000 <= LEVEL + 0.01
+    assert 0.005 < wrong / 400 <= LEVEL + 0.01
     assert found > 0

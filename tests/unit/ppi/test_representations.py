@@ -11,10 +11,9 @@ from metapt.domains.ppi.config import Network
 from metapt.domains.ppi.data.dataset import on_device, splits
 from metapt.domains.ppi.data.graphs import save
 from metapt.domains.ppi.experiments.representations import FeaturesSettings
-from metapt.domains.ppi.experiments.representations.run import compared, run
+from metapt.domains.ppi.experiments.representations.run import compared, linear_cka, run
 from metapt.domains.ppi.gin import GinEncoder, initial_pretrained
 from metapt.evaluation import metrics
-from metapt.evaluation.cka import linear_cka
 from metapt.machine import Machine
 from metapt.training.pretrained_file import Learned, save_pretrained
 

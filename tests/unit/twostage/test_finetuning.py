@@ -19,7 +19,7 @@ from metapt.training.seeds import generator
 from metapt.twostage import finetuning
 from metapt.twostage.finetuning import FinetuneProblem, Scores, Start, check_examples, finetune, parts, write
 from metapt.twostage.heads import Score
-from metapt.twostage.stages import FinetuneSettings
+from metapt.twostage.jobs import FinetuneSettings
 
 EVALUATIONS = ["full_transfer", "linear_evaluation"]
 RATES = {1e-4: 60.0, 1e-3: 70.0, 1e-2: 65.0}

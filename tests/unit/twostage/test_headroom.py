@@ -17,12 +17,10 @@ from metapt.engine.config import validate
 from metapt.engine.registry import domain
 from metapt.evaluation import metrics
 from metapt.evaluation.headroom import REFERENCE, RUN
-from metapt.evaluation.headroom_report import text
-from metapt.evaluation.headroom_table import read
+from metapt.evaluation.headroom_report import read, text
 from metapt.evaluation.tables import write_blocks
 from metapt.twostage.headroom import HeadroomSection
-from metapt.twostage.quantities import LINEAR_EVALUATION, VALIDATION_AUROC
-from metapt.twostage.replicates import pair
+from metapt.twostage.quantities import LINEAR_EVALUATION, VALIDATION_AUROC, pair
 
 SEEDS = [4, 7, 9]
 SECTIONS: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from torch import Tensor
 import metapt
 from metapt.errors import ConfigError, TrainingError
 from metapt.evaluation.headroom import REFERENCE, headroom
-from metapt.evaluation.headroom_table import grids, read
+from metapt.evaluation.headroom_report import grids, read
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.optimizers import OptimizerSpec
 

@@ -10,7 +10,7 @@ import pytest
 
 from metapt.errors import ConfigError, DataError
 from metapt.evaluation.comparisons import decide
-from metapt.twostage.replicates import SEEDS, pair, pretrain_seed
+from metapt.twostage.quantities import SEEDS, pair, pretrain_seed
 from metapt.twostage.seeds import bootstrap, difference, difference_columns, over_runs, over_seeds, seed_means
 from metapt.twostage.tables import better, difference_text
 

@@ -10,8 +10,8 @@ import torch
 
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.seeds import generator
+from metapt.twostage.finetuning import Transfer
 from metapt.twostage.heads import Examples
-from metapt.twostage.transfer import Transfer
 
 PLACES = {"validation": slice(20, 30), "test": slice(30, 40)}
 

@@ -17,10 +17,10 @@ from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.tables import Tables, published
-from metapt.twostage import panels, tables
+from metapt.twostage import tables
 from metapt.twostage.arms import Pair
-from metapt.twostage.aurocs import arm_differences, auroc_cells, beats, beside_papers, evaluation_words
 from metapt.twostage.quantities import EVALUATIONS
+from metapt.twostage.tables import arm_differences, auroc_cells, beats, beside_papers, evaluation_words
 
 PAIRED = f"{tables.DIFFERENCES}, and the p-value of the paired t test"
 DIFFERENCES = f"{PAIRED}. The CSV has the interval of a bootstrap over PT seeds"
@@ -76,7 +76,7 @@ def draw_auroc(results: PpiResults) -> Figure:
     evaluations, height = measured(results, cells), max(2.2, 0.5 * len(arms) + 1.1)
     drawn, axes = figures.panels(len(evaluations), 2 if len(below) else 1, width=5.6, height=height)
     for axis, evaluation in zip(axes, evaluations, strict=False):
-        panels.dots(axis, of(cells, evaluation), of(papers, evaluation), results.label)
+        tables.dots(axis, of(cells, evaluation), of(papers, evaluation), results.label)
         figures.title(axis, f"{SETTINGS[key]}, {EVALUATIONS[evaluation]}")
     for axis, evaluation in zip(axes[len(evaluations) :], evaluations, strict=False):
         part = of(below, evaluation)

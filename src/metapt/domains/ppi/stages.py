@@ -5,7 +5,7 @@ from __future__ import annotations
 from metapt.domains.ppi.config import Arm, Network, PpiFinetuning, PpiPretraining
 from metapt.domains.ppi.data.sections import Source, String
 from metapt.sections import JobSettings
-from metapt.twostage import stages
+from metapt.twostage import jobs
 
 
 class PpiPrepareSettings(JobSettings):
@@ -16,7 +16,7 @@ class PpiPrepareSettings(JobSettings):
     test_species: list[int]  # NCBI taxa
 
 
-class PpiPretrainSettings(stages.PretrainSettings):
+class PpiPretrainSettings(jobs.PretrainSettings):
     """What a PT job reads."""
 
     arm_settings: Arm  # without its changes of PT and FT
@@ -26,7 +26,7 @@ class PpiPretrainSettings(stages.PretrainSettings):
     pretrain: PpiPretraining  # with the arm's changes
 
 
-class PpiFinetuneSettings(stages.FinetuneSettings):
+class PpiFinetuneSettings(jobs.FinetuneSettings):
     """What an FT job reads."""
 
     setting: str  # see `metapt.domains.ppi.settings`

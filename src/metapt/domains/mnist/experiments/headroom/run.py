@@ -17,8 +17,7 @@ from metapt.domains.mnist.quantities import ACCURACY, VALIDATION_ACCURACY
 from metapt.evaluation import metrics
 from metapt.machine import Machine
 from metapt.training.supervised import accuracy
-from metapt.twostage.quantities import FULL_TRANSFER
-from metapt.twostage.replicates import pair
+from metapt.twostage.quantities import FULL_TRANSFER, pair
 
 
 def run(settings: FixedRotation, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:

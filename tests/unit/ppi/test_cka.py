@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.evaluation.cka import linear_cka
+from metapt.domains.ppi.experiments.representations.run import linear_cka
 
 
 def random(seed: int, *shape: int) -> Tensor:
