@@ -305,7 +305,7 @@ def write(
         outputs: paths of `metrics` and `series`.
         series: returns name, steps and values of the series of a score, apart from the validation AUROC of each epoch.
     """
-    rows, steps = [], []
+    rows, points = [], []
     row = partial(metrics.row, settings.domain, settings.arm, setting=setting)
     for part in parts(settings):
         evaluation, replicate, score = part[0], pair(settings.seed, part[1]), scores[part]
@@ -313,10 +313,10 @@ def write(
         rows += [row(*number, replicate=replicate, evaluation=evaluation) for number in found.items()]
         curve = score.validation_curve
         for name, numbered, values in (*series(score), (VALIDATION_AUROC, range(1, len(curve) + 1), curve)):
-            steps += [
+            points += [
                 {"replicate": replicate, "step": step, "name": f"{evaluation}, {name}", "value": value}
                 for step, value in zip(numbered, values, strict=True)
             ]
     metrics.write(rows, outputs["metrics"])
-    metrics.write_series(steps, outputs["series"])
+    metrics.write_series(points, outputs["series"])
     scores.remove()

@@ -128,7 +128,7 @@ def test_of_an_odd_number_of_seeds_the_smaller_and_the_larger_half_choose(seeds:
     assert held_out_gain(test, np.zeros(seeds), test).mean == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 16, 20])
+@pytest.mark.parametrize("seeds", [2, 3, 20])
 def test_the_criterion_chooses_and_each_seed_measures(seeds: int) -> None:
     test, reference = np.arange(3.0)[:, None] + np.zeros((3, seeds)), np.ones(seeds)
     assert held_out_gain(test, reference, test).mean == 1.0
@@ -137,17 +137,11 @@ def test_the_criterion_chooses_and_each_seed_measures(seeds: int) -> None:
     assert held_out_gain(test, reference, test).mean == 0.0
 
 
-@pytest.mark.parametrize(
-    ("gain", "deviation", "seeds"),
-    [
-        *((0.6, 1.0, 24), (1.0, 1.0, 10), (0.5, 1.0, 34), (1.0, 0.0, 2), (-1.0, 1.0, None), (1.0, math.nan, None)),
-        *((1.0, 1e-3, 2), (1.0, 1e-6, 2), (1.0, 1e-13, 2)),
-        (0.0085, 1.0, None),  # it takes about 108,600
-    ],
-)
-def test_so_many_seeds_have_the_power(gain: float, deviation: float, seeds: int | None) -> None:
+def test_so_many_seeds_have_the_power() -> None:
     """Numbers of the table of Cohen (1988), for d = 0.5, 0.6 and 1, paired."""
-    assert seeds_to_see(gain, deviation) == seeds
+    assert [seeds_to_see(d, 1.0) for d in (0.5, 0.6, 1.0, -1.0)] == [34, 24, 10, None]
+    assert [seeds_to_see(1.0, deviation) for deviation in (0.0, 1e-3, 1e-6, 1e-13, math.nan)] == [2, 2, 2, 2, None]
+    assert seeds_to_see(0.0085, 1.0) is None  # it takes about 108,600
     assert seeds_to_see(0.009, 1.0) == pytest.approx((1.959964 + 0.841621) ** 2 / 0.009**2, rel=1e-4)
 
 
