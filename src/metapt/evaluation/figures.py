@@ -110,9 +110,9 @@ def save(figure: Figure, stem: Path) -> None:
     A browser shows the values of the SVG's points under the mouse. Equal figures give equal bytes, because dates,
     versions and random ids are left out.
     """
-    with style(), atomic_path(stem.with_name(stem.name + ".svg")) as path:
+    with style(), atomic_path(stem.with_name(f"{stem.name}.svg")) as path:
         path.write_bytes(svg.drawn(figure, metadata={"Date": None, "Creator": None}))
-    save_png(figure, stem.with_name(stem.name + ".png"))
+    save_png(figure, stem.with_name(f"{stem.name}.png"))
 
 
 def save_png(figure: Figure, path: Path) -> None:
@@ -203,10 +203,7 @@ def band(
 
 
 def trajectories(
-    axis: Axes,
-    bands: Mapping[str, pd.DataFrame],
-    xlabel: str,
-    target: float | tuple[float, float, float] | None = None,
+    axis: Axes, bands: Mapping[str, pd.DataFrame], xlabel: str, target: float | tuple[float, float, float] | None = None
 ) -> None:
     """Draw a line with a band for each group over the steps of a run.
 

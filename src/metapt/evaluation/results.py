@@ -17,15 +17,7 @@ from metapt.evaluation import metrics
 from metapt.evaluation.statistics import paired_difference
 from metapt.evaluation.tables import paper_numbers
 from metapt.files import reading
-from metapt.sections import (
-    OWN_KEYS,
-    ArmSection,
-    DomainSection,
-    ExperimentSection,
-    Section,
-    SummarySettings,
-    plain,
-)
+from metapt.sections import OWN_KEYS, ArmSection, DomainSection, ExperimentSection, Section, SummarySettings, plain
 
 DIFFERENCES = [
     "experiment", "arm", "control", "changed", "setting", "evaluation", "metric",

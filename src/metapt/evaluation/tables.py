@@ -60,9 +60,10 @@ def mean_and_error(mean: float, standard_error: float = math.nan) -> str:
         scaled = mean_and_error(mean * 10.0**shift / scale, standard_error * 10.0**shift / scale)
         return f"({scaled})e{power}" if known else f"{scaled}e{power}"
     if not known or standard_error <= _ROUNDING * abs(mean):
-        text = _rounded(mean, 3 - _exponent(mean))
+        text = _rounded(mean, 3 - (math.floor(math.log10(abs(mean))) if mean else 0))
         return f"{text} ± 0" if known else text
-    decimals = _error_decimals(standard_error)
+    mantissa, exponent = f"{standard_error:.1e}".split("e")
+    decimals = (1 if float(mantissa) < 2 else 0) - int(exponent)
     return f"{_rounded(mean, decimals)} ± {_rounded(standard_error, decimals)}"
 
 
@@ -168,10 +169,10 @@ def write_blocks(blocks: Mapping[str, pd.DataFrame], stem: Path, numbers: pd.Dat
     """
     cells = {caption: table.map(_cell) for caption, table in blocks.items()}
     right = {caption: {str(c): _is_numeric(part[c]) for c in part.columns} for caption, part in cells.items()}
-    with atomic_path(_with_ending(stem, ".csv")) as path:
+    with atomic_path(stem.with_name(f"{stem.name}.csv")) as path:
         numbers.to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
     for ending, text in ((".md", markdown), (".tex", latex), (".html", html)):
-        with atomic_path(_with_ending(stem, ending)) as path:
+        with atomic_path(stem.with_name(stem.name + ending)) as path:
             parts = [text(part, caption, right[caption]) for caption, part in cells.items()]
             path.write_text("\n".join(parts), encoding="utf-8", newline="\n")
 
@@ -255,18 +256,5 @@ def _is_numeric(texts: pd.Series[str]) -> bool:
     return all(text == NOTHING or _NUMBER.fullmatch(text) for text in texts)
 
 
-def _exponent(x: float) -> int:
-    return math.floor(math.log10(abs(x))) if x else 0
-
-
-def _error_decimals(standard_error: float) -> int:
-    mantissa, exponent = f"{standard_error:.1e}".split("e")
-    return (1 if float(mantissa) < 2 else 0) - int(exponent)
-
-
 def _rounded(x: float, decimals: int) -> str:
     return f"{round(x, decimals) + 0.0:.{max(0, decimals)}f}"  # + 0.0 turns -0.0 into 0.0
-
-
-def _with_ending(stem: Path, ending: str) -> Path:
-    return stem.with_name(stem.name + ending)

@@ -14,14 +14,7 @@ from metapt.evaluation import collect, metrics
 from metapt.evaluation.comparisons import COLUMNS
 from metapt.evaluation.metrics import CELL, row
 from metapt.evaluation.statistics import summarise
-from metapt.evaluation.tables import (
-    NOTHING,
-    beside_paper,
-    mean_and_error,
-    ours_and_papers,
-    paper_numbers,
-    write_blocks,
-)
+from metapt.evaluation.tables import NOTHING, beside_paper, mean_and_error, ours_and_papers, paper_numbers, write_blocks
 from metapt.machine import Machine
 from metapt.sections import CollectSettings
 
@@ -91,6 +84,10 @@ def test_whole_text(tmp_path: Path) -> None:
     write_blocks({"Rotation, 100% of it": TABLE}, tmp_path / "table.v1", TABLE)
     texts = {path.name.removeprefix("table.v1."): path.read_bytes().decode() for path in tmp_path.iterdir()}
     assert texts == {"md": MARKDOWN, "tex": LATEX, "html": HTML, "csv": CSV}
+    write_blocks({"First": TABLE, "Second": TABLE[["arm"]]}, tmp_path / "both", pd.DataFrame({"mean": [0.1 + 0.2]}))
+    assert (tmp_path / "both.csv").read_text() == "mean\n0.30000000000000004\n"
+    assert "|\n\nSecond\n\n| arm    |\n" in (tmp_path / "both.md").read_text()
+    assert (tmp_path / "both.tex").read_text().count(r"\begin{table}") == 2
 
 
 @pytest.mark.parametrize(
@@ -117,16 +114,6 @@ def test_whole_text(tmp_path: Path) -> None:
 )
 def test_digits(mean: float, error: float, text: str) -> None:
     assert mean_and_error(mean, error) == text
-
-
-def test_blocks_stand_below_one_another(tmp_path: Path) -> None:
-    numbers = pd.DataFrame({"mean": [0.1 + 0.2]})
-    write_blocks({"First": TABLE, "Second": TABLE[["arm"]]}, tmp_path / "table", numbers)
-    assert (tmp_path / "table.csv").read_text() == "mean\n0.30000000000000004\n"
-    markdown, latex = ((tmp_path / f"table.{ending}").read_text() for ending in ("md", "tex"))
-    assert markdown.startswith("First\n\n| arm ")
-    assert "|\n\nSecond\n\n| arm    |\n" in markdown
-    assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 2
 
 
 TEN = "10 initialisations in [45,135], target 90"

@@ -18,16 +18,7 @@ from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
 from metapt.twostage import finetuning
-from metapt.twostage.finetuning import (
-    FinetuneProblem,
-    Scores,
-    Start,
-    Transfer,
-    check_examples,
-    finetune,
-    parts,
-    write,
-)
+from metapt.twostage.finetuning import FinetuneProblem, Scores, Start, Transfer, check_examples, finetune, parts, write
 from metapt.twostage.heads import Examples, Score
 from metapt.twostage.jobs import FinetuneSettings
 

@@ -81,9 +81,6 @@ def test_a_known_headroom_is_found() -> None:
     shares = found.headroom.shares
     assert shares["settings"].share == pytest.approx(100 * variances[0] / variances.sum(), rel=1e-3)
     assert f"gains {targets.max() - 0.25:.3g} points" in str(found)
-
-
-def test_where_hyperparameters_do_nothing_nothing_is_gained() -> None:
     assert str(measure("ignores")).startswith("settings explain 0 % of the variance;\nno setting gains anything.\n")
 
 
