@@ -164,8 +164,11 @@ def linear_evaluation(problem: FinetuneProblem, start: Pretrained, generators: l
     other generators.
     """
     network = {**start.encoder, **start.buffers}
+    train, validation, test = (problem.examples(network, part) for part in get_args(Split))
     return linear_heads(
-        *(problem.examples(network, part) for part in get_args(Split)),
+        train,
+        validation,
+        test,
         [problem.initial_head(generator) for generator in generators],
         lrs=problem.linear_lrs,
         epochs=problem.linear_epochs,
