@@ -44,8 +44,7 @@ from metapt.hypergrad.layers.precision import tf32
 from metapt.training.guard import HypergradientGuard
 from metapt.training.recorder import Measured
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import full_transfer, linear_evaluation
-from metapt.twostage.transfer import Transfer
+from metapt.twostage.finetuning import Transfer, linear_evaluation
 
 SEEDS = 5
 SMOOTH = config.Warp(smoothing="velocity", scale="log", initial=4.0)
@@ -131,7 +130,7 @@ def transfer(setting: Setting, width: int, arguments: argparse.Namespace) -> Tra
     start, settings = setting.initial(), config.EcgFinetuning(batch_size=arguments.batch, precision=arguments.precision)
     sets = finetune.Sets(*3 * [labelled(setting, 0, arguments.batch)])
     problem = finetune.EcgFinetuneProblem(width, sets, settings)
-    return full_transfer(problem, start, settings.lr, generator("benchmark", 0))
+    return Transfer(problem, start, settings.lr, generator("benchmark", 0))
 
 
 def labelled(setting: Setting, first: int, last: int) -> finetune.Labelled:

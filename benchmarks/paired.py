@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from metapt.twostage.replicates import pretrain_seed
+from metapt.twostage.quantities import pretrain_seed
 
 
 def parser() -> argparse.ArgumentParser:

@@ -54,8 +54,7 @@ from metapt.hypergrad.layers.precision import tf32
 from metapt.training.guard import HypergradientGuard
 from metapt.training.recorder import Measured
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import full_transfer, linear_evaluation
-from metapt.twostage.transfer import Transfer
+from metapt.twostage.finetuning import Transfer, linear_evaluation
 
 SEEDS = 5
 BATCH = 32
@@ -200,7 +199,7 @@ def transfer(setting: PpiSetting) -> Transfer:
     """Return an FT run."""
     start, settings = setting.initial(), config.PpiFinetuning(batch_size=BATCH, precision=setting.pretrain.precision)
     problem = finetune.PpiFinetuneProblem(setting.network, finetune_sets(setting), settings)
-    return full_transfer(problem, start, LR, generator("benchmark", 0))
+    return Transfer(problem, start, LR, generator("benchmark", 0))
 
 
 class MessageLayer(MessagePassing):  # type: ignore[misc]

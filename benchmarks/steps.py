@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from limit import Limit, Step, flop, moved
 from metapt.hypergrad.layers.precision import computing_in
 from metapt.machine import machine_name
-from metapt.twostage.transfer import Transfer
+from metapt.twostage.finetuning import Transfer
 
 PERIOD = 10
 """PT steps and a meta-update."""

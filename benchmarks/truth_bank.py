@@ -22,7 +22,7 @@ from scipy.spatial.distance import cosine
 from scipy.stats import spearmanr
 
 from metapt.errors import DataError
-from metapt.evaluation import headroom_table
+from metapt.evaluation import headroom_report
 from metapt.evaluation.headroom import REFERENCE, Grid
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import NOTHING, markdown, mean_and_error
@@ -55,10 +55,10 @@ def truth() -> list[Grid]:
     """Return the results of each problem and evaluation, those within `REACH`, in the coordinates of slopes."""
     found: list[Grid] = []
     for table in BANK:
-        runs = headroom_table.read([RESULTS / "headroom" / f"{table}.csv"])
+        runs = headroom_report.read([RESULTS / "headroom" / f"{table}.csv"])
         if "mean" in runs:
             runs = runs[(runs["mean"] - runs.loc[runs["setting"] == REFERENCE, "mean"].iloc[0]).abs() <= REACH]
-        for grid in headroom_table.grids(runs):
+        for grid in headroom_report.grids(runs):
             at = {name: np.log(own) if name in LOGARITHMIC else own for name, own in grid.hyperparameters.items()}
             found.append(replace(grid, hyperparameters=at))
     return found

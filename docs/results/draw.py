@@ -26,7 +26,7 @@ from metapt.domains.ecg.augment import warp
 from metapt.domains.ecg.config import MILD_WARP, Warp
 from metapt.domains.ecg.data.sources import LEADS, read_signals
 from metapt.domains.ecg.policy import Policy
-from metapt.evaluation import figures, headroom_table
+from metapt.evaluation import figures, headroom_report
 from metapt.evaluation.statistics import estimate_mean
 from metapt.twostage.quantities import EVALUATIONS
 
@@ -190,7 +190,7 @@ def headrooms() -> Figure:
     found = [
         grid
         for name in BANK["BANK"]
-        for grid in headroom_table.grids(headroom_table.read([HERE / "headroom" / f"{name}.csv"]))
+        for grid in headroom_report.grids(headroom_report.read([HERE / "headroom" / f"{name}.csv"]))
     ]
     for axis, grid in zip(axes, found, strict=True):
         gained = grid.test - grid.reference

@@ -20,8 +20,8 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from metapt.evaluation.comparisons import LEAST_SEEDS, Criterion, at_least, at_most, p_values, within
-from metapt.evaluation.paper import paper_numbers
 from metapt.evaluation.statistics import Estimate, holm
+from metapt.evaluation.tables import paper_numbers
 
 HERE = Path(__file__).parent
 COMPARISONS = pd.read_csv(HERE / "comparisons.csv", keep_default_na=False)

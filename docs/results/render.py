@@ -16,10 +16,10 @@ from typing import Any
 import pandas as pd
 from pooled import COMPARISONS, FT, LINEAR, Pooled, papers, pooled, runs, verdict
 
-from metapt.evaluation import headroom_table
+from metapt.evaluation import headroom_report
 from metapt.evaluation.headroom import headroom
-from metapt.evaluation.paper import paper_numbers
 from metapt.evaluation.statistics import Estimate, estimate_mean
+from metapt.evaluation.tables import paper_numbers
 from metapt.twostage.quantities import EVALUATIONS
 
 HERE = Path(__file__).parent
@@ -141,7 +141,7 @@ def gains() -> str:
     rows = []
     for name in BANK["BANK"]:
         later = pd.read_csv(HERE / "confirmation" / f"{name}.csv")
-        for grid in headroom_table.grids(headroom_table.read([HERE / "headroom" / f"{name}.csv"])):
+        for grid in headroom_report.grids(headroom_report.read([HERE / "headroom" / f"{name}.csv"])):
             found = headroom(grid)
             own = later[(later["problem"] == grid.cell["problem"]) & (later["evaluation"] == grid.cell["evaluation"])]
             means = own.groupby(["setting", "pretrain_seed"])["test"].mean()

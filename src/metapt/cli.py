@@ -300,10 +300,10 @@ def _summary(options: argparse.Namespace) -> int:
 
 
 def _table(options: argparse.Namespace) -> int:
-    from metapt.evaluation.experiment_text import find, text
+    from metapt.evaluation.summary import experiment_text, find
 
     folder = find(options.experiment, options.results)
-    print(text(folder, None if options.against is None else _against(options.against, folder)))
+    print(experiment_text(folder, None if options.against is None else _against(options.against, folder)))
     return 0
 
 
@@ -312,7 +312,7 @@ def _against(control: str, folder: Path) -> pd.DataFrame:
     from metapt.engine import records
     from metapt.engine.config import did_you_mean
     from metapt.engine.registry import domain
-    from metapt.evaluation.differences import differences
+    from metapt.evaluation.results import differences
     from metapt.sections import SummarySettings
 
     record = records.read(folder / "run.json")
@@ -327,8 +327,7 @@ def _against(control: str, folder: Path) -> pd.DataFrame:
 
 
 def _headroom(options: argparse.Namespace) -> int:
-    from metapt.evaluation.headroom_report import figure, text
-    from metapt.evaluation.headroom_table import read
+    from metapt.evaluation.headroom_report import figure, read, text
 
     runs = read(options.tables)
     print(text(runs))

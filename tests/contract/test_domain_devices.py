@@ -28,7 +28,7 @@ from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import FinetuneProblem, full_transfer, linear_evaluation
+from metapt.twostage.finetuning import FinetuneProblem, Transfer, linear_evaluation
 
 from ..unit.ecg import small_ecgs
 from ..unit.ppi.small_arms import ARMS_HERE, setting_in
@@ -191,7 +191,7 @@ FINETUNING = [ecg_finetuning, ppi_finetuning]
 @pytest.mark.parametrize("made", FINETUNING)
 def test_ft_of_the_network_waits_once_in_an_epoch(made: Any, rehearse: Rehearse) -> None:
     def transfer(device: str) -> Callable[[], list[float]]:
-        run = full_transfer(*made(device), 1e-3, generator("ft"))
+        run = Transfer(*made(device), 1e-3, generator("ft"))
         epochs = iter(range(1, 5))
 
         def epoch() -> list[float]:
@@ -200,7 +200,7 @@ def test_ft_of_the_network_waits_once_in_an_epoch(made: Any, rehearse: Rehearse)
 
         return epoch
 
-    assert rehearse(transfer) == {"twostage.transfer: Transfer.train": 1}
+    assert rehearse(transfer) == {"twostage.finetuning: Transfer.train": 1}
 
 
 @pytest.mark.parametrize("epochs", [1, 5])

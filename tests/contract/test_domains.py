@@ -19,8 +19,7 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import Pretrained
 from metapt.training import checkpoint
 from metapt.training.pretraining import Pretrainer
-from metapt.twostage.quantities import FT_TIME, PEAK_MEMORY, WALL_TIME
-from metapt.twostage.replicates import pair
+from metapt.twostage.quantities import FT_TIME, PEAK_MEMORY, WALL_TIME, pair
 
 from ..unit.ecg import small_ecgs
 from ..unit.twostage.whole_runs import equal

@@ -18,7 +18,7 @@ from metapt.engine.digest import PACKAGE
 from metapt.engine.domain import discover, summary_module
 from metapt.engine.plan import Plan, planned
 from metapt.errors import ConfigError
-from metapt.evaluation.paper import paper_numbers
+from metapt.evaluation.tables import paper_numbers
 
 ROOT = Path(__file__).parents[2]
 PAPER = yaml.safe_load((ROOT / "config/paper.yaml").read_text())

@@ -25,7 +25,6 @@ MODELS = "models of the config, whose values are parameters of the jobs; what el
 EXCLUDED = {
     "engine.config": MODELS,
     "sections": MODELS,
-    "twostage.stages": MODELS,
     "domains.*.config": MODELS,
     "domains.*.stages": MODELS,
     "engine.jobs": "which jobs there are and where their files lie; what a job gets is among its parameters",

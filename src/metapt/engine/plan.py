@@ -11,7 +11,7 @@ from metapt.engine.config_files import read_one
 from metapt.engine.jobs import Job, Place
 from metapt.engine.registry import DOMAINS, domain
 from metapt.errors import ConfigError
-from metapt.evaluation.differences import explained
+from metapt.evaluation.results import explained
 from metapt.sections import CollectSettings, PageDomain, PageExperiment, PageSettings, plain
 
 SOURCES = Path(__file__).with_name("sources.yaml")

@@ -8,9 +8,8 @@ import pandas as pd
 
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import COLUMNS, counts
-from metapt.evaluation.paper import beside_paper, paper_numbers
 from metapt.evaluation.statistics import summarise
-from metapt.evaluation.tables import NOTHING, markdown, ours_and_papers, read_texts
+from metapt.evaluation.tables import NOTHING, beside_paper, markdown, ours_and_papers, paper_numbers, read_texts
 from metapt.files import atomic_path
 from metapt.machine import Machine
 from metapt.sections import CollectSettings

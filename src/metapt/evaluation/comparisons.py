@@ -183,8 +183,8 @@ def decide(comparisons: Iterable[Comparison]) -> list[Judgement]:
     for family in (OF_THE_PAPER, BEYOND_THE_PAPER):
         tests = {i: each for i, each in enumerate(found) if isinstance(each, _Test) and claims[i].family == family}
         adjusted = holm([each.p_value for each in tests.values()])
-        for (place, each), p_value in zip(tests.items(), adjusted, strict=True):
-            found[place] = each.judgement(p_value, LEVEL / len(tests))
+        for (place, test), p_value in zip(tests.items(), adjusted, strict=True):
+            found[place] = _judgement(test, p_value, LEVEL / len(tests))
     return [each for each in found if isinstance(each, Judgement)]
 
 
@@ -224,64 +224,50 @@ def counts(verdicts: Iterable[str]) -> dict[str, int]:
     return {word: found[word] for word in get_args(Word) if found[word]}
 
 
-@dataclass(frozen=True)
-class _Test:
+class _Test(NamedTuple):
     """A comparison with enough replicates, before the correction."""
 
     criterion: Criterion
     measured: Measurement
     failure: str  # why the control failed, or an empty string
-
-    @property
-    def p_value(self) -> float:
-        """Return the two-sided p-value."""
-        return 2 * min(p_values(self.measured.estimate, self.criterion))
-
-    def judgement(self, adjusted: float, level: float) -> Judgement:
-        """Return the verdict for an adjusted p-value, and what could have been seen at a two-sided level."""
-        estimate, criterion = self.measured.estimate, self.criterion
-        visible = estimate.visible(criterion.high if math.isfinite(criterion.high) else criterion.low, level)
-        word, reason = self._word(adjusted)
-        words = [self.measured.words.format(describe(estimate)), *filter(None, [reason])]
-        return Judgement(word, ", ".join(words), estimate, self.p_value, adjusted, visible)
-
-    def _word(self, adjusted: float) -> tuple[Word, str]:
-        """Return the verdict, and the reason why nothing is decided or an empty string."""
-        if self.failure and math.isfinite(adjusted):
-            return "control failed", self.failure
-        estimate = self.measured.estimate
-        if estimate.standard_error == 0 and estimate.mean in (self.criterion.low, self.criterion.high):
-            return "inconclusive", "but all replicates lie exactly at the bound"
-        if self.measured.doubt or not adjusted <= LEVEL:
-            return "inconclusive", self.measured.doubt
-        met, unmet = p_values(self.measured.estimate, self.criterion)
-        return ("reproduced" if met <= unmet else "not reproduced"), ""
+    p_value: float  # two-sided
 
 
 def _measured(comparison: Comparison) -> _Test | Judgement:
     """Measure what a comparison needs. Return a judgement if there is nothing to test."""
-    check = comparison.sanity
+    check, criterion, failure = comparison.sanity, comparison.criterion, ""
     try:
         found = comparison.measure()
         own = None if check is None else check.measure()
     except NotMeasuredError as error:
         return Judgement("not measured", str(error))
     measured = found if isinstance(found, Measurement) else Measurement(found)
-    n = measured.estimate.n if own is None else min(measured.estimate.n, own.n)
-    if n < LEAST_SEEDS:
-        words, few = measured.words.format(describe(measured.estimate)), f"fewer than {LEAST_SEEDS} seeds"
-        if check is not None and measured.estimate.n >= LEAST_SEEDS:
+    estimate = measured.estimate
+    if min(estimate.n, estimate.n if own is None else own.n) < LEAST_SEEDS:
+        few = f"fewer than {LEAST_SEEDS} seeds"
+        if check is not None and estimate.n >= LEAST_SEEDS:
             few = f"but {few} show whether {check.text}"
-        return Judgement("too few seeds", f"{words}, {few}", measured.estimate)
-    failure = ""
-    if check is not None and own is not None and not _positive(own):
+        return Judgement("too few seeds", f"{measured.words.format(describe(estimate))}, {few}", estimate)
+    if check is not None and own is not None and not (own.mean > 0 and own.p_above(0.0) <= LEVEL):
         failure = f"but it is not shown that {check.text}: {describe(own)}"
-    return _Test(comparison.criterion, measured, failure)
+    return _Test(criterion, measured, failure, 2 * min(p_values(estimate, criterion)))
 
 
-def _positive(measured: Estimate) -> bool:
-    """Return whether a one-sided t test shows a number to be above 0."""
-    return measured.mean > 0 and measured.p_above(0.0) <= LEVEL
+def _judgement(test: _Test, adjusted: float, level: float) -> Judgement:
+    """Return the verdict for an adjusted p-value, and what could have been seen at a two-sided level."""
+    criterion, measured, estimate = test.criterion, test.measured, test.measured.estimate
+    word: Word = "inconclusive"
+    reason = measured.doubt
+    if test.failure and math.isfinite(adjusted):
+        word, reason = "control failed", test.failure
+    elif estimate.standard_error == 0 and estimate.mean in (criterion.low, criterion.high):
+        reason = "but all replicates lie exactly at the bound"
+    elif not reason and adjusted <= LEVEL:
+        met, unmet = p_values(estimate, criterion)
+        word = "reproduced" if met <= unmet else "not reproduced"
+    words = ", ".join(filter(None, [measured.words.format(describe(estimate)), reason]))
+    visible = estimate.visible(criterion.high if math.isfinite(criterion.high) else criterion.low, level)
+    return Judgement(word, words, estimate, test.p_value, adjusted, visible)
 
 
 def like_mean(value: float, standard_error: float) -> str:

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from metapt.engine.jobs import Job
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import Comparison, judge
-from metapt.evaluation.differences import compared, differences
-from metapt.evaluation.results import Results
+from metapt.evaluation.results import Results, compared, differences
 from metapt.evaluation.tables import Tables, write_blocks
 from metapt.files import atomic_path
 from metapt.machine import Machine

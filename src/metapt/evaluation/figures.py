@@ -39,8 +39,6 @@ QUIET = "#767676"
 
 LINES = "#E4E4E4"
 
-PANEL = (4.8, 3.3)  # width and height of one panel in inches
-
 _STYLE: Any = {
     "font.family": "DejaVu Sans", "font.size": 11, "text.color": INK,
     "axes.labelsize": 11, "axes.titlesize": 11, "axes.titlelocation": "left", "axes.labelcolor": INK,
@@ -98,9 +96,7 @@ def ramp(count: int) -> list[str]:
     return [to_hex(colormaps["viridis"](0.82 * i / max(1, count - 1))) for i in range(count)]
 
 
-def panels(
-    columns: int = 1, rows: int = 1, *, width: float = PANEL[0], height: float = PANEL[1]
-) -> tuple[Figure, list[Axes]]:
+def panels(columns: int = 1, rows: int = 1, *, width: float = 4.8, height: float = 3.3) -> tuple[Figure, list[Axes]]:
     """Return an empty figure and its axes, row by row; `width` and `height` of a panel are in inches."""
     with style():
         figure = Figure(figsize=(columns * width, rows * height))
@@ -111,13 +107,12 @@ def panels(
 def save(figure: Figure, stem: Path) -> None:
     """Write {stem}.svg and {stem}.png (150 dots per inch), as large as what is drawn.
 
-    A browser shows the values of the SVG's points under the mouse.
-
-    Equal figures give equal bytes, because dates, versions and random ids are left out.
+    A browser shows the values of the SVG's points under the mouse. Equal figures give equal bytes, because dates,
+    versions and random ids are left out.
     """
-    with style(), atomic_path(stem.with_name(stem.name + ".svg")) as path:
+    with style(), atomic_path(stem.with_name(f"{stem.name}.svg")) as path:
         path.write_bytes(svg.drawn(figure, metadata={"Date": None, "Creator": None}))
-    save_png(figure, stem.with_name(stem.name + ".png"))
+    save_png(figure, stem.with_name(f"{stem.name}.png"))
 
 
 def save_png(figure: Figure, path: Path) -> None:
@@ -132,8 +127,10 @@ def save_as(figure: Figure, path: Path) -> None:
     Without such an ending, and with .png or .svg, write both, as `save`.
     """
     kind = path.suffix[1:].lower()
-    if kind in ("png", "svg") or kind not in figure.canvas.get_supported_filetypes():
-        save(figure, path.with_suffix("") if kind in ("png", "svg") else path)
+    if kind in ("png", "svg"):
+        save(figure, path.with_suffix(""))
+    elif kind not in figure.canvas.get_supported_filetypes():
+        save(figure, path)
     else:
         with style(), atomic_path(path) as whole:
             figure.savefig(whole, format=kind)
@@ -206,10 +203,7 @@ def band(
 
 
 def trajectories(
-    axis: Axes,
-    bands: Mapping[str, pd.DataFrame],
-    xlabel: str,
-    target: float | tuple[float, float, float] | None = None,
+    axis: Axes, bands: Mapping[str, pd.DataFrame], xlabel: str, target: float | tuple[float, float, float] | None = None
 ) -> None:
     """Draw a line with a band for each group over the steps of a run.
 
@@ -255,13 +249,13 @@ def bars_with_error(
     starts at zero. Both tables have the columns label, mean and standard_error, and are called `names` in the legend,
     which is left out with one table. A label that only one of them has is drawn alone.
     """
-    labels = list(dict.fromkeys([*ours["label"], *([] if papers is None else papers["label"])]))
-    place = {label: i for i, label in enumerate(labels)}
-    two = papers is not None and len(papers) > 0
+    papers = ours[:0] if papers is None else papers
+    labels = list(dict.fromkeys([*ours["label"], *papers["label"]]))
+    place, two = {label: i for i, label in enumerate(labels)}, len(papers) > 0
     with style():
         axis = axis or panels(height=max(1.6, (0.62 if two else 0.45) * len(labels) + 1.0))[1][0]
         _dots(axis, ours, place, -0.16 if two else 0.0, names[0] if two else None, colour(0), "o", colour(0))
-        if papers is not None and two:
+        if two:
             _dots(axis, papers, place, 0.16, names[1], QUIET, "D", "white")
         named_rows(axis, labels, xlabel)
         axis.margins(x=0.14)

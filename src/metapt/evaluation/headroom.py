@@ -2,7 +2,7 @@
 
 A row for each FT run has the columns `RUN`, and further ones are hyperparameters of PT. Seeds are common: PT runs of
 all settings with one PT seed have the same weights, minibatches and draws. Rows are dictionaries, since the library
-needs no pandas; `metapt.evaluation.headroom_table` reads tables of them.
+needs no pandas; `metapt.evaluation.headroom_report` reads tables of them.
 """
 
 from __future__ import annotations

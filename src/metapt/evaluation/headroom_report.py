@@ -1,9 +1,13 @@
-"""Tables, figure and claims of a headroom, from a table of runs (see `metapt.evaluation.headroom`)."""
+"""Tables of runs in files, and tables, figure and claims on what settings gain (see `metapt.evaluation.headroom`).
+
+Tables of runs that were made on different days can be joined.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,17 +15,62 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import NOT_BELOW, Comparison
-from metapt.evaluation.headroom import SHOWN, Headroom, headroom
-from metapt.evaluation.headroom_table import grids
+from metapt.evaluation.headroom import CELL, RUN, SHOWN, Grid, Headroom, grid, headroom, hyperparameters
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate
 from metapt.evaluation.summary import wrapped
 from metapt.evaluation.tables import NOTHING, Tables, mean_and_error
+from metapt.files import reading
 
 Names = Mapping[str, str]
 """Evaluation or hyperparameter -> its name in tables and figures; one that is not there keeps its own."""
+
+
+def read(paths: Sequence[Path]) -> pd.DataFrame:
+    """Return the tables of runs in CSV files as one. Raises DataError as `check`, and for a file that is no table."""
+    tables = []
+    for path in paths:
+        try:
+            with reading(path, "name the table.csv of a headroom"):
+                tables.append(check(pd.read_csv(path), str(path)))
+        except ValueError as error:
+            why = str(error).strip()
+            raise DataError(f"{path} is no table of runs ({why}); name the table.csv of a headroom.") from None
+    return check(pd.concat(tables, ignore_index=True), " and ".join(map(str, paths)))
+
+
+def check(rows: pd.DataFrame, where: str = "the table of runs") -> pd.DataFrame:
+    """Return a table of runs.
+
+    Raises DataError, which names `where`, if a column is missing, a run has no name or seed, or a run stands twice.
+    """
+    if missing := [name for name in RUN if name not in rows]:
+        raise DataError(f"{where} lacks the column {missing[0]!r}; a table of runs has {', '.join(RUN)}.")
+    for name in RUN[:-2]:
+        empty = rows[name].isna().to_numpy()
+        if empty.any():
+            row = int(empty.argmax()) + 1
+            raise DataError(f"{where} has no {name} in row {row}; it is cut or was edited, so make it again.")
+    for name in (*RUN[-2:], *hyperparameters(rows.to_dict("records"))):
+        if not pd.api.types.is_numeric_dtype(rows[name]):
+            raise DataError(f"{where} has text in the column {name!r}; results and hyperparameters are numbers.")
+    again = rows[rows.duplicated(RUN[:-2])]
+    if len(again):
+        run = ", ".join(f"{name} {again.iloc[0][name]}" for name in RUN[:-2])
+        raise DataError(f"{where} has a run twice: {run}; name each file once, and each seed in one file.")
+    return rows
+
+
+def grids(rows: pd.DataFrame) -> Iterator[Grid]:
+    """Yield the results of each problem and evaluation in a table of runs, in order of first appearance.
+
+    Raises DataError as `grid`.
+    """
+    for _, part in rows.groupby(CELL, sort=False):
+        yield grid(part.to_dict("records"))
 
 
 def tables(rows: pd.DataFrame, names: Names) -> Tables:
@@ -57,17 +106,15 @@ def text(rows: pd.DataFrame) -> str:
 
 def comparisons(rows: pd.DataFrame, reference: str, metric: str, names: Names) -> Iterator[Comparison]:
     """Yield the claim that a setting chosen on half of the seeds beats the reference on the other half."""
-    for grid in grids(rows):
-        found = headroom(grid)
+    for found in map(headroom, grids(rows)):
 
         def measure(found: Headroom = found) -> Estimate:
             if found.grid.reference is None:
                 raise NotMeasuredError(f"No run of the reference of {found.grid.cell['problem']} was made.")
             return found.gain
 
-        evaluation = grid.cell["evaluation"]
         title = f"a setting chosen on half of the seeds beats {reference} on the other half, {_title(found, names)}"
-        yield Comparison(title, "best setting", reference, metric, NOT_BELOW, measure, evaluation)
+        yield Comparison(title, "best setting", reference, metric, NOT_BELOW, measure, found.grid.cell["evaluation"])
 
 
 def figure(rows: pd.DataFrame, names: Names, ylabel: str) -> Figure:

@@ -78,7 +78,7 @@ def read(paths: Path | Sequence[Path]) -> pd.DataFrame:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of the metrics table of a run. Raises DataError as `read`."""
-    return _checked(_read_csv(path, COLUMNS), COLUMNS, str(path))
+    return _read(path, COLUMNS)
 
 
 def write_series(rows: Rows | pd.DataFrame, path: Path) -> None:
@@ -96,7 +96,7 @@ def read_series(path: Path) -> pd.DataFrame:
 
 def read_series_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of the series table of a run. Raises DataError as `read_series`."""
-    return _checked(_read_csv(path, SERIES_COLUMNS), SERIES_COLUMNS, str(path))
+    return _read(path, SERIES_COLUMNS)
 
 
 def validate(rows: Rows | pd.DataFrame, where: str = "the metrics table") -> pd.DataFrame:
@@ -194,7 +194,7 @@ def frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
     return pd.DataFrame({c: pd.Series([row[c] for row in rows], dtype=kinds.get(c, "str")) for c in columns})
 
 
-def _read_csv(path: Path, columns: list[str]) -> list[dict[str, str]]:
+def _read(path: Path, columns: list[str]) -> list[dict[str, Any]]:
     try:
         with reading(path, "the run that writes it has not been made") as file:
             lines = list(csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""), strict=True))
@@ -203,7 +203,7 @@ def _read_csv(path: Path, columns: list[str]) -> list[dict[str, str]]:
     except (ValueError, csv.Error) as error:
         raise DataError(f"{path} is not a CSV table: {error}.") from None
     _check_columns(lines[0], columns, str(path))
-    return [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
+    return _checked((dict(zip(lines[0], line, strict=True)) for line in lines[1:]), columns, str(path))
 
 
 def _write(rows: Rows | pd.DataFrame, columns: list[str], path: Path) -> None:

@@ -15,18 +15,16 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from metapt.evaluation import comparisons, differences, figures, metrics, svg
+from metapt.evaluation import comparisons, figures, metrics, svg
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, counts
 from metapt.evaluation.metrics import CELL
-from metapt.evaluation.paper import beside_paper, paper_numbers
-from metapt.evaluation.results import read_record, rows_of
+from metapt.evaluation.results import DIFFERENCES, read_record, rows_of
 from metapt.evaluation.statistics import summarise
-from metapt.evaluation.tables import mean_and_error, number, published, read_texts
+from metapt.evaluation.tables import beside_paper, mean_and_error, number, paper_numbers, published, read_texts
 from metapt.files import atomic_path
 from metapt.machine import Machine
 from metapt.sections import PageDomain, PageExperiment, PageSettings
 
-TEMPLATE = "page.html"
 DOCS = Path(__file__).parents[3] / "docs"
 """The documentation, where the package lies in a clone of the repository."""
 PAGES = {
@@ -65,15 +63,10 @@ def run(settings: PageSettings, inputs: dict[str, Path], outputs: dict[str, Path
     docs = {runs.address(DOCS / file): what for file, what in PAGES.items() if (DOCS / file).is_file()}
     verdicts = [claim["verdict"] for each in domains for one in each["experiments"] for claim in one["claims"]]
     shown: Json = {"results": outputs["page"].parent.name, "domains": domains, "docs": docs, "groups": runs.groups}
-    shown |= {
-        "counts": counts(verdicts),
-        "ran": _ran(inputs),
-        "number": number,
-        "ends": _ends,
-        "beyond": BEYOND_THE_PAPER,
-    }
+    shown |= {"counts": counts(verdicts), "ran": _ran(inputs)}
+    shown |= {"number": number, "ends": _ends, "beyond": BEYOND_THE_PAPER}
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = (resources.files("metapt.evaluation") / TEMPLATE).read_text(encoding="utf-8")
+    template = (resources.files("metapt.evaluation") / "page.html").read_text(encoding="utf-8")
     with atomic_path(outputs["page"]) as path:
         path.write_text(environment.from_string(template).render(shown), encoding="utf-8")
 
@@ -103,7 +96,7 @@ def _experiment(domain: PageDomain, experiment: PageExperiment, inputs: Mapping[
     own = {key.removeprefix(f"{name}/"): path for key, path in inputs.items() if key.startswith(f"{name}/")}
     cells = _cells(name, own)
     claims = read_texts(own["claims"], comparisons.COLUMNS, "claims").to_dict("records")
-    compared = read_texts(own["differences"], differences.COLUMNS, "differences").to_dict("records")
+    compared = read_texts(own["differences"], DIFFERENCES, "differences").to_dict("records")
     behind, arms = partial(_behind, cells, runs, own["record"]), Arms(experiment.arms)
     return {
         "name": name,
@@ -207,11 +200,6 @@ def _ran(inputs: Mapping[str, Path]) -> Json:
         "stages": Counter(record["stage"] for record in trained),
         "minutes": sum(record["wall_time_s"] for record in trained) / 60,
         "machines": sorted({f"{record['machine']['name']} ({record['machine']['device']})" for record in trained}),
-        "revisions": sorted({_short(record["revision"] or "unknown") for record in trained}),
+        "revisions": sorted({re.sub("^([^-]{10})[^-]*", r"\1", record["revision"] or "unknown") for record in trained}),
         "torch": sorted({record["versions"]["torch"] for record in trained}),
     }
-
-
-def _short(revision: str) -> str:
-    commit, *dirty = revision.split("-")
-    return "-".join([commit[:10], *dirty])

@@ -1,28 +1,24 @@
-"""What a workflow found, in lines for a terminal: how many claims hold, and the number behind each."""
+"""Lines for a terminal: a workflow's claims with the number behind each, and one experiment's arms and differences."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import pandas as pd
 
 from metapt.errors import DataError
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, STAND_IN, counts
-from metapt.evaluation.tables import number, read_texts
+from metapt.evaluation import metrics
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, STAND_IN, Word, counts
+from metapt.evaluation.results import DIFFERENCES
+from metapt.evaluation.statistics import summarise
+from metapt.evaluation.tables import mean_and_error, number, read_texts
 
 WIDTH = 80
-MARKS = {
-    "reproduced": "+",
-    "not reproduced": "-",
-    "inconclusive": "?",
-    "found": "*",
-    "missed": "x",
-    "open": "~",
-    "too few seeds": "<",
-    "control failed": "!",
-    "not measured": ".",
-}
+MARKS = dict(zip(get_args(Word), "+-?*x~<!.", strict=True))
+"""Mark of a verdict."""
 COLOURS = {"+": 32, "-": 31, "?": 33, "*": 36, "x": 34, "~": 2, "<": 2, "!": 35, ".": 2}
 """Colour of a mark, as the number of an ANSI sequence; those of known answers are not those of the paper's claims."""
 MOST = 12
@@ -50,7 +46,12 @@ def summary(results: Path, colours: bool) -> str:
         lines += ["", *about(domain, [claim for claim in claims if _domain(claim) == domain])]
     if colours:
         lines = [f"\033[{COLOURS[line[2]]}m{line}\033[0m" if line[2:3] in COLOURS else line for line in lines]
-    return "\n".join([*lines, "", *older(results), *_places(results)])
+    lines += ["", *older(results), "mean ± standard error (replicates, mostly PT seeds)"]
+    lines += wrapped(f"all on one page: {results}/index.html", "        ")
+    lines += wrapped(f"tables: {results}/headline.md, {results}/*/*/table.md", "        ")
+    report = results / "report.html"
+    lines += wrapped(f"report: {report if report.is_file() else f'snakemake --report {report}'}", "        ")
+    return "\n".join(lines)
 
 
 def older(results: Path) -> list[str]:
@@ -91,14 +92,6 @@ def about(name: str, claims: list[Claim]) -> Iterator[str]:
         yield f"    and {len(claims) - len(shown)} more"
 
 
-def _places(results: Path) -> Iterator[str]:
-    yield "mean ± standard error (replicates, mostly PT seeds)"
-    yield from wrapped(f"all on one page: {results}/index.html", "        ")
-    yield from wrapped(f"tables: {results}/headline.md, {results}/*/*/table.md", "        ")
-    report = results / "report.html"
-    yield from wrapped(f"report: {report if report.is_file() else f'snakemake --report {report}'}", "        ")
-
-
 def _domain(claim: Claim) -> str:
     return claim["experiment"].partition("_")[0]
 
@@ -111,3 +104,60 @@ def _counts(claims: list[Claim]) -> str:
 def wrapped(text: str, indent: str, width: int = WIDTH) -> list[str]:
     """Return a text in lines of at most `width` columns, all but the first with an indent."""
     return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def find(experiment: str, results: Path | None) -> Path:
+    """Return the folder of an experiment in a results folder, or else the last one made in any folder of `results/`.
+
+    Raises DataError if there is none.
+    """
+    root = Path("results") if results is None else results
+    known: dict[str, list[Path]] = {}
+    for path in sorted(root.glob(f"{'*/' if results is None else ''}*/*/differences.csv")):
+        known.setdefault("_".join(path.parts[-3:-1]), []).append(path)
+    if experiment not in known:
+        there = f"there are {', '.join(sorted(known))}" if known else "there is none yet"
+        raise DataError(
+            f"{root.resolve()} has no results of {experiment}; {there}. Name an experiment, such as mnist_bptt; if it "
+            f"has not been run, run its target first."
+        )
+    return max(known[experiment], key=lambda path: path.stat().st_mtime).parent
+
+
+def experiment_text(folder: Path, differences: pd.DataFrame | None = None) -> str:
+    """Return the lines about the experiment whose results are in a folder, with those `differences` or its own ones.
+
+    Raises DataError if a table is damaged.
+    """
+    table = metrics.read(folder / "metrics.csv")
+    name, claims = "_".join(folder.parts[-2:]), read_claims(folder / "claims.csv")
+    claimed = {claim["metric"] for claim in claims}
+    shown = table[table["metric"].isin(claimed)]
+    if differences is None:
+        differences = read_texts(folder / "differences.csv", DIFFERENCES, "differences")
+    else:
+        differences = differences.astype(object).where(differences.notna(), "").astype(str)
+    lines = [*_arms(shown if len(shown) else table, differences)]
+    lines += ["mean ± standard error (replicates); minus: paired difference [95 % interval]"]
+    lines += ["", *about(name, claims), ""] if claims else [""]
+    lines += wrapped(f"tables: {folder}/table.md (.csv, .tex, .html), differences.csv", "        ")
+    lines += wrapped(f"figure: {folder}/figure.png (.svg)", "        ")
+    lines += wrapped(f"runs: {folder}/run.json", "        ")
+    return "\n".join([*lines, *older(folder.parents[1])])
+
+
+def _arms(table: pd.DataFrame, differences: pd.DataFrame) -> Iterator[str]:
+    """Yield a block for each number: a line for each arm, and below it its differences."""
+    summary = summarise(table)
+    width = summary["arm"].str.len().max()
+    cell = ["setting", "evaluation", "metric"]
+    for key, part in summary.groupby(cell, sort=False):
+        yield from wrapped(", ".join(str(name) for name in reversed(key) if name), "  ")
+        for row in part.to_dict("records"):
+            yield f"  {row['arm']:<{width}}  {mean_and_error(row['mean'], row['standard_error'])} ({row['n']})"
+            same = (differences[["arm", *cell]] == [row["arm"], *key]).all(axis=1)
+            for each in differences[same].to_dict("records"):
+                between = f" [{float(each['low']):.3g}, {float(each['high']):.3g}]" if each["low"] else ""
+                changed = f" ({each['changed']})" if each["changed"] else ""
+                yield from wrapped(f"    minus {each['control']}: {number(each) or 'nan'}{between}{changed}", "      ")
+        yield ""

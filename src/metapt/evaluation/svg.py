@@ -23,9 +23,6 @@ SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 LEAST_SCALE = 0.75
 """Size below which a page does not shrink a figure, so that a text of 10 points keeps 10 pixels; it scrolls instead."""
 
-_COLOUR = re.compile(r"#[0-9a-f]{6}\b")
-_REFERENCE = re.compile(r"url\(#")
-
 ET.register_namespace("", SVG[1:-1])
 ET.register_namespace("xlink", XLINK[1:-1])
 
@@ -50,6 +47,10 @@ def inside_page(path: Path, name: str, colours: dict[str, str]) -> str:
     name of the page's (`var(--{name})`) take it; others are mixed with white as the page's `--keep` says, so that they
     can be seen on a dark page.
     """
+
+    def mixed(colour: str) -> str:
+        return f"var(--{colours[colour]})" if colour in colours else f"color-mix(in srgb, {colour} var(--keep), white)"
+
     root = ET.fromstring(path.read_bytes())
     for parent in root.iter():
         for child in [each for each in parent if each.tag in (f"{SVG}metadata", f"{SVG}style")]:
@@ -61,21 +62,14 @@ def inside_page(path: Path, name: str, colours: dict[str, str]) -> str:
             elif key == f"{XLINK}href" and value.startswith("#"):
                 element.set(key, f"#{name}-{value[1:]}")
             elif key in ("style", "clip-path"):
-                element.set(key, _COLOUR.sub(lambda found: _mixed(found[0], colours), _named(value, name)))
+                value = value.replace("url(#", f"url(#{name}-")
+                element.set(key, re.sub(r"#[0-9a-f]{6}\b", lambda found: mixed(found[0]), value))
     width = 4 / 3 * float(root.get("viewBox", "0 0 480 330").split()[2])  # from points to pixels
     for key in ("width", "height"):
         root.attrib.pop(key, None)
     root.set("id", f"{name}-figure")
     root.set("style", f"width: {width:.0f}px; max-width: 100%; min-width: {LEAST_SCALE * width:.0f}px")
     return ET.tostring(root, encoding="unicode")
-
-
-def _named(value: str, name: str) -> str:
-    return _REFERENCE.sub(f"url(#{name}-", value)
-
-
-def _mixed(colour: str, names: dict[str, str]) -> str:
-    return f"var(--{names[colour]})" if colour in names else f"color-mix(in srgb, {colour} var(--keep), white)"
 
 
 def _add_titles(group: ET.Element, texts: Sequence[str], whole: str) -> None:
@@ -128,16 +122,14 @@ def _of_line(axis: Axes, line: Line2D, label: str, errors: list[Any]) -> tuple[L
         return line, [], whole
     texts = []
     for place in np.flatnonzero(known):
-        ends = [bar[place] for bar in errors if len(bar) == len(values) and np.ptp(bar[place], axis=0).any()]
-        ranges = [f" ({low:.4g} to {high:.4g})" for low, high in (_span(each) for each in ends)]
-        texts.append(_at(axis, label, *values[place]) + "".join(ranges))
+        text = _at(axis, label, *values[place])
+        for bar in (bar[place] for bar in errors if len(bar) == len(values)):
+            along = np.ptp(bar, axis=0)  # of the axis that the bar of error is parallel to
+            if along.any():
+                low, high = bar[:, 1 if along[0] == 0 else 0]
+                text += f" ({low:.4g} to {high:.4g})"
+        texts.append(text)
     return line, texts, whole
-
-
-def _span(segment: Any) -> tuple[float, float]:
-    """Return the two ends of a bar of error, which is parallel to an axis."""
-    (x0, y0), (x1, y1) = segment
-    return (y0, y1) if x0 == x1 else (x0, x1)
 
 
 def _at(axis: Axes, label: str, x: float, y: float) -> str:

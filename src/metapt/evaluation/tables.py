@@ -1,4 +1,4 @@
-"""Tables for people, in CSV (full precision), Markdown (GitHub), LaTeX (booktabs) and HTML."""
+"""Tables for people, in CSV (full precision), Markdown (GitHub), LaTeX (booktabs) and HTML, and the paper's numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib import resources
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from metapt.errors import DataError
+from metapt.evaluation.metrics import CELL
 from metapt.files import atomic_path, reading
 
 NOTHING = "\N{EN DASH}"  # the text of a cell without a number
@@ -58,9 +60,10 @@ def mean_and_error(mean: float, standard_error: float = math.nan) -> str:
         scaled = mean_and_error(mean * 10.0**shift / scale, standard_error * 10.0**shift / scale)
         return f"({scaled})e{power}" if known else f"{scaled}e{power}"
     if not known or standard_error <= _ROUNDING * abs(mean):
-        text = _rounded(mean, 3 - _exponent(mean))
+        text = _rounded(mean, 3 - (math.floor(math.log10(abs(mean))) if mean else 0))
         return f"{text} ± 0" if known else text
-    decimals = _error_decimals(standard_error)
+    mantissa, exponent = f"{standard_error:.1e}".split("e")
+    decimals = (1 if float(mantissa) < 2 else 0) - int(exponent)
     return f"{_rounded(mean, decimals)} ± {_rounded(standard_error, decimals)}"
 
 
@@ -104,8 +107,40 @@ def read_texts(path: Path, columns: Sequence[str], what: str) -> pd.DataFrame:
     return found
 
 
+def paper_numbers() -> pd.DataFrame:
+    """Return the numbers of the paper (Raghu et al., "Meta-Learning to Improve Pre-Training", NeurIPS 2021).
+
+    Columns: experiment, arm, setting, evaluation, metric, paper_mean, paper_standard_error, paper_note, source (the
+    place in the paper). Means and standard errors are in the unit of the metric; the error is NaN if the paper gives
+    none.
+
+    >>> numbers = paper_numbers().set_index("experiment")
+    >>> numbers.loc[["mnist_rotation_mean"], ["arm", "paper_mean", "paper_standard_error"]].values.tolist()
+    [['meta', 7.2, 1.5]]
+    """
+    file = resources.files("metapt.evaluation") / "paper_numbers.csv"
+    with file.open(encoding="utf-8") as stream:
+        numbers = pd.read_csv(stream, dtype=str, keep_default_na=False)
+    numbers = numbers.rename(
+        columns={"method": "arm", "mean": "paper_mean", "standard_error": "paper_standard_error", "note": "paper_note"}
+    )
+    for column in ("paper_mean", "paper_standard_error"):
+        numbers[column] = [float(text) if text else float("nan") for text in numbers[column]]
+    return numbers[[*CELL, "paper_mean", "paper_standard_error", "paper_note", "source"]]
+
+
+def beside_paper(summary: pd.DataFrame, papers: pd.DataFrame) -> pd.DataFrame:
+    """Return `summary` (of `statistics.summarise`) with paper_mean, paper_standard_error and paper_note of `papers`.
+
+    The join is on experiment, arm, setting, evaluation and metric; all rows of `summary` stay, in their order. If the
+    paper has no such number, paper_mean and paper_standard_error are NaN and paper_note is "".
+    """
+    joined = summary.merge(papers.drop(columns="source"), how="left", on=CELL, validate="many_to_one")
+    return joined.assign(paper_note=joined["paper_note"].fillna(""))
+
+
 def ours_and_papers(joined: pd.DataFrame) -> pd.DataFrame:
-    """Return the display table of a table from `paper.beside_paper`.
+    """Return the display table of a table from `beside_paper`.
 
     Columns: experiment (if there are several), arm, setting, evaluation, metric, n, ours, paper, note. Our and the
     paper's numbers are "mean ± standard error". Setting, evaluation, metric and note are left out if they are empty in
@@ -134,10 +169,10 @@ def write_blocks(blocks: Mapping[str, pd.DataFrame], stem: Path, numbers: pd.Dat
     """
     cells = {caption: table.map(_cell) for caption, table in blocks.items()}
     right = {caption: {str(c): _is_numeric(part[c]) for c in part.columns} for caption, part in cells.items()}
-    with atomic_path(_with_ending(stem, ".csv")) as path:
+    with atomic_path(stem.with_name(f"{stem.name}.csv")) as path:
         numbers.to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
     for ending, text in ((".md", markdown), (".tex", latex), (".html", html)):
-        with atomic_path(_with_ending(stem, ending)) as path:
+        with atomic_path(stem.with_name(stem.name + ending)) as path:
             parts = [text(part, caption, right[caption]) for caption, part in cells.items()]
             path.write_text("\n".join(parts), encoding="utf-8", newline="\n")
 
@@ -221,18 +256,5 @@ def _is_numeric(texts: pd.Series[str]) -> bool:
     return all(text == NOTHING or _NUMBER.fullmatch(text) for text in texts)
 
 
-def _exponent(x: float) -> int:
-    return math.floor(math.log10(abs(x))) if x else 0
-
-
-def _error_decimals(standard_error: float) -> int:
-    mantissa, exponent = f"{standard_error:.1e}".split("e")
-    return (1 if float(mantissa) < 2 else 0) - int(exponent)
-
-
 def _rounded(x: float, decimals: int) -> str:
     return f"{round(x, decimals) + 0.0:.{max(0, decimals)}f}"  # + 0.0 turns -0.0 into 0.0
-
-
-def _with_ending(stem: Path, ending: str) -> Path:
-    return stem.with_name(stem.name + ending)

@@ -22,11 +22,20 @@ from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate, paired_ratio
 from metapt.evaluation.tables import Tables
 from metapt.sections import ExperimentSection
-from metapt.twostage.quantities import EVALUATIONS, FT_TIME, PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
-from metapt.twostage.replicates import pretrain_seed
+from metapt.twostage.quantities import (
+    EVALUATIONS,
+    FT_TIME,
+    PEAK_MEMORY,
+    PRETRAINING,
+    TIME_PER_STEP,
+    WALL_TIME,
+    pretrain_seed,
+)
 from metapt.twostage.results import TwoStageResults
 
 LEARNED = "meta"  # the arm to which the paper's ratios belong
+PAPERS_MEMORY = 8.5 / 4.5
+"""Memory of meta-PT over plain PT, from the midpoints of the paper's ranges (appendix "Implementation details")."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +81,19 @@ def experiment(
 ) -> Experiment:
     """Return the record of an experiment on the cost of PT on a `problem`, which is named in words.
 
-    `plain` and `meta_arms` return the arm of plain PT and the meta arms of the results. `papers`, `papers_ratio` and
-    `limits` are those of `cost_of` and `comparisons`.
+    `plain` and `meta_arms` return the arm of plain PT and the meta arms of the results. `papers` is the paper's cost of
+    plain PT and of meta-PT in words, `papers_ratio` its time of meta-PT over that of plain PT.
     """
 
-    def measured(found: Any) -> Cost:
-        return cost_of(found, found.looks(), plain(found), papers, papers_ratio)
+    def measured(found: TwoStageResults) -> Cost:
+        arm, words, ratios = plain(found), dict[str, str](), dict[str, float]()
+        if found.config.papers_data:
+            words = {LEARNED: papers[1]} | ({} if arm is None else {arm: papers[0]})
+            ratios = {TIME_PER_STEP: papers_ratio, PEAK_MEMORY: PAPERS_MEMORY}
+        rows = found.metrics[found.metrics["metric"] == FT_TIME].set_index("replicate")
+        finetuning = {str(name): part["value"] for name, part in rows.groupby("evaluation")}
+        whole = partial(whole_runs, found)
+        return Cost(found.name, found.looks(), whole, found.machines, arm, words, ratios, finetuning)
 
     title = f"Time and memory of PT on {problem}"
     return Experiment(
@@ -93,23 +109,6 @@ def experiment(
     )
 
 
-def cost_of(
-    results: TwoStageResults, looks: Mapping[str, Look], plain: str | None, papers: tuple[str, str], ratio: float
-) -> Cost:
-    """Return the cost of an experiment's arms, in the order of `looks`.
-
-    `papers` is the paper's cost of plain PT and of meta-PT in words, `ratio` its time of meta-PT over that of plain PT.
-    """
-    words, ratios = dict[str, str](), dict[str, float]()
-    if results.config.papers_data:
-        words = {LEARNED: papers[1]} | ({} if plain is None else {plain: papers[0]})
-        ratios = {TIME_PER_STEP: ratio, PEAK_MEMORY: PAPERS_MEMORY}
-    rows = results.metrics[results.metrics["metric"] == FT_TIME].set_index("replicate")
-    finetuning = {str(name): part["value"] for name, part in rows.groupby("evaluation")}
-    whole = partial(whole_runs, results)
-    return Cost(results.name, looks, whole, results.machines, plain, words, ratios, finetuning)
-
-
 def whole_runs(results: TwoStageResults, arm: str, metric: str) -> pd.Series[float]:
     """Return a number of the PT runs of an arm that were not interrupted, indexed by PT seed.
 
@@ -119,10 +118,6 @@ def whole_runs(results: TwoStageResults, arm: str, metric: str) -> pd.Series[flo
     if values.empty:
         raise NotMeasuredError(f"All PT runs of {arm} were interrupted, so that none has {metric!r}.")
     return values
-
-
-PAPERS_MEMORY = 8.5 / 4.5
-"""Memory of meta-PT over plain PT, from the midpoints of the paper's ranges (appendix "Implementation details")."""
 
 
 def ratio(cost: Cost, arm: str, metric: str) -> Estimate:
@@ -143,60 +138,41 @@ def tables(cost: Cost) -> Tables:
     """Return the table of costs, with a row for each arm, and that of FT, with a row for each evaluation."""
     rows, shown = [], []
     for arm, look in cost.looks.items():
-        row: dict[str, object] = {
-            "experiment": cost.experiment,
-            "arm": arm,
-            "machine": "; ".join(cost.machines.get(arm, [])),
-        }
+        machine = "; ".join(cost.machines.get(arm, []))
+        row: dict[str, object] = {"experiment": cost.experiment, "arm": arm, "machine": machine}
         texts: dict[str, str] = {"arm": look.label, "PT runs": ""}
-        measures = (
-            (TIME_PER_STEP, 1e3, "ms per PT step"),
-            (WALL_TIME, 1 / 3600, "whole PT (h)"),
-            (PEAK_MEMORY, 1.0, "memory (GB)"),
-        )
-        for metric, factor, name in measures:
-            try:
-                values = cost.measured(arm, metric)
-            except NotMeasuredError:
-                continue
-            low, median, high = (factor * float(q(values.to_numpy(dtype=float))) for q in (np.min, np.median, np.max))
-            texts |= {"PT runs": str(len(values)), name: f"{median:.3g}"}
-            row |= {
-                f"{metric}, median": median / factor,
-                f"{metric}, min": low / factor,
-                f"{metric}, max": high / factor,
-            }
-            if cost.plain is not None and metric != WALL_TIME:
-                with suppress(NotMeasuredError):
+        for metric, factor, name, what in (
+            (TIME_PER_STEP, 1e3, "ms per PT step", "time"),
+            (WALL_TIME, 1 / 3600, "whole PT (h)", ""),
+            (PEAK_MEMORY, 1.0, "memory (GB)", "memory"),
+        ):
+            with suppress(NotMeasuredError):
+                values = cost.measured(arm, metric).to_numpy(dtype=float)
+                for word, statistic in (("median", np.median), ("min", np.min), ("max", np.max)):
+                    row[f"{metric}, {word}"] = factor * float(statistic(values)) / factor
+                texts |= {"PT runs": str(len(values)), name: f"{factor * float(np.median(values)):.3g}"}
+                if what and cost.plain is not None:
                     r = ratio(cost, arm, metric)
                     row |= {f"{metric}, ratio": r.mean, f"{metric}, ratio low": r.low, f"{metric}, ratio high": r.high}
-                    what = "time" if metric == TIME_PER_STEP else "memory"
-                    texts[f"ratio to {cost.looks[cost.plain].label} ({what})"] = _interval(r)
+                    interval = "" if math.isnan(r.low) else f" ({r.low:.2f} to {r.high:.2f})"
+                    texts[f"ratio to {cost.looks[cost.plain].label} ({what})"] = f"{r.mean:.2f}{interval}"
         rows.append(row)
         shown.append(texts | ({"paper": cost.papers.get(arm, "")} if cost.papers else {}))
     machines = "; ".join(dict.fromkeys(name for names in cost.machines.values() for name in names))
     caption = (
         f"Cost of PT on {machines or 'an unknown machine'}: medians over PT seeds, and geometric means of the ratios "
         "of the same PT seed with 95% t intervals. Runs that were interrupted are left out"
-        + ". Column paper: time and memory of whole PT on one V100"
-        * bool(cost.papers)
     )
-    blocks = {caption: pd.DataFrame(shown)}
-    if cost.finetuning:
-        first = next(iter(cost.looks))
-        of_pt = _median(cost, first, WALL_TIME)
-        lines = []
-        for evaluation, seconds in cost.finetuning.items():
-            run = float(seconds.median())
-            encoder = float(seconds.groupby([pretrain_seed(int(each)) for each in seconds.index]).sum().median())
-            rows[0] |= {f"{FT_TIME}, {evaluation}, median": run, f"{FT_TIME}, {evaluation}, over PT": encoder / of_pt}
-            lines.append(
-                {"FT": EVALUATIONS[evaluation], "FT runs": str(len(seconds)), "a run (s)": f"{run:.3g}"}
-                | {
-                    "all runs of an encoder (h)": f"{encoder / 3600:.3g}",
-                    "ratio to the time of its PT": f"{encoder / of_pt:.2g}",
-                }
-            )
+    caption += ". Column paper: time and memory of whole PT on one V100" if cost.papers else ""
+    blocks, lines, first = {caption: pd.DataFrame(shown)}, [], next(iter(cost.looks))
+    for evaluation, seconds in cost.finetuning.items():
+        run, of_pt = float(seconds.median()), _median(cost, first, WALL_TIME)
+        encoder = float(seconds.groupby([pretrain_seed(int(each)) for each in seconds.index]).sum().median())
+        rows[0] |= {f"{FT_TIME}, {evaluation}, median": run, f"{FT_TIME}, {evaluation}, over PT": encoder / of_pt}
+        line = {"FT": EVALUATIONS[evaluation], "FT runs": str(len(seconds)), "a run (s)": f"{run:.3g}"}
+        line |= {"all runs of an encoder (h)": f"{encoder / 3600:.3g}"}
+        lines.append(line | {"ratio to the time of its PT": f"{encoder / of_pt:.2g}"})
+    if lines:
         title = f"Cost of FT from {cost.looks[first].label}: medians over FT runs, and over PT seeds"
         blocks[title] = pd.DataFrame(lines)
     return Tables(blocks, pd.DataFrame(rows))
@@ -248,37 +224,20 @@ def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:
             values = factor * cost.measured(arm, metric).to_numpy(dtype=float)
         except NotMeasuredError:
             continue
-        times = ""
+        text = f"{np.median(values):.3g}"
         if cost.plain not in (None, arm):
             with suppress(NotMeasuredError):
-                times = f"  ({ratio(cost, arm, metric).mean:.2f}×)"
+                text += f"  ({ratio(cost, arm, metric).mean:.2f}×)"
         axis.barh(place, np.median(values), height=0.55, color=look.colour, alpha=0.85)
-        axis.plot(
-            values,
-            np.full(len(values), place),
-            "|",
-            color=figures.INK,
-            markersize=9,
-            label=figures.once(axis, "PT runs"),
-        )
-        axis.annotate(
-            f"{np.median(values):.3g}{times}",
-            (values.max(), place),
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-        )
+        runs: Any = {"color": figures.INK, "markersize": 9, "label": figures.once(axis, "PT runs")}
+        axis.plot(values, np.full(len(values), place), "|", **runs)
+        beside: Any = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
+        axis.annotate(text, (values.max(), place), **beside)
     if cost.plain is not None and LEARNED in cost.looks and cost.papers_ratios:
-        base = factor * _median(cost, cost.plain, metric)
-        axis.plot(
-            base * cost.papers_ratios[metric],
-            list(cost.looks).index(LEARNED) + 0.38,
-            "D",
-            color=figures.QUIET,
-            markerfacecolor="white",
-            label=f"the paper's ratio ({cost.papers_ratios[metric]:.1f}×)",
-        )
+        papers = cost.papers_ratios[metric]
+        mark: Any = {"color": figures.QUIET, "markerfacecolor": "white", "label": f"the paper's ratio ({papers:.1f}×)"}
+        value = factor * _median(cost, cost.plain, metric) * papers
+        axis.plot(value, list(cost.looks).index(LEARNED) + 0.38, "D", **mark)
 
 
 def _median(cost: Cost, arm: str, metric: str) -> float:
@@ -287,9 +246,3 @@ def _median(cost: Cost, arm: str, metric: str) -> float:
         return float(cost.measured(arm, metric).median())
     except NotMeasuredError:
         return math.nan
-
-
-def _interval(e: Estimate) -> str:
-    if math.isnan(e.low):
-        return f"{e.mean:.2f}"
-    return f"{e.mean:.2f} ({e.low:.2f} to {e.high:.2f})"

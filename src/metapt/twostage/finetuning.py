@@ -9,27 +9,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.evaluation.auroc import undefined_classes
+from metapt.evaluation.auroc import defined_classes, mean_auroc, undefined_classes
 from metapt.hypergrad import Params, Pretrained
+from metapt.hypergrad.params import copied, leaves
 from metapt.training.checkpoint import Checkpoint
+from metapt.training.optimizers import without_compiler
+from metapt.training.progress import steps
 from metapt.training.seeds import generator
-from metapt.twostage.heads import Examples, Score, highest, linear_heads
-from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC
-from metapt.twostage.replicates import pair
-from metapt.twostage.stages import FinetuneSettings
-from metapt.twostage.transfer import Transfer
+from metapt.twostage.heads import Examples, Score, highest, linear_heads, score
+from metapt.twostage.jobs import FinetuneSettings
+from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC, pair
 
 log = logging.getLogger(__name__)
 
 Part = tuple[str, int]
 """An FT run: evaluation, FT seed."""
+
+
+Split = Literal["train", "validation", "test"]
 
 
 class Scores:
@@ -87,20 +92,69 @@ class FinetuneProblem(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def examples(self, network: Params, part: Literal["train", "validation", "test"]) -> Examples:
+    def examples(self, network: Params, part: Split) -> Examples:
         """Return the features of all examples of a part in evaluation mode, without gradients, and their labels."""
 
 
-def full_transfer(
-    problem: FinetuneProblem, start: Pretrained, lr: float, generator: torch.Generator, label: str | None = None
-) -> Transfer:
-    """Return a run that trains the encoder (from `start`, which does not change) and a new linear head.
+class Transfer:
+    """An FT run of a whole network, encoder and head, with Adam; the epoch with the best validation AUROC is tested.
 
-    The generator, on the CPU, draws all that is random; the progress is shown under `label`.
+    Args:
+        problem: what is trained.
+        start: the encoder and buffers at the start, which don't change.
+        lr: learning rate.
+        generator: draws all that is random, on the CPU.
+        label: name of the progress; None: none is shown.
+
+    Attributes:
+        curve: validation AUROC (%) after each epoch so far.
     """
-    epoch = problem.training(generator)
-    head = problem.initial_head(generator)
-    return Transfer(start, head, lr=lr, epochs=problem.epochs, epoch=epoch, examples=problem.examples, label=label)
+
+    def __init__(
+        self,
+        problem: FinetuneProblem,
+        start: Pretrained,
+        lr: float,
+        generator: torch.Generator,
+        label: str | None = None,
+    ) -> None:
+        self._problem, self._lr, self._label, self.curve = problem, lr, label, list[float]()
+        self._epoch = problem.training(generator)
+        device = next(iter(start.encoder.values())).device
+        trained = leaves(copied(start.encoder))
+        self._head = leaves({k: value.to(device, copy=True) for k, value in problem.initial_head(generator).items()})
+        # One kernel for all parameters: a third of the time of the default.
+        self._optimizer = without_compiler(torch.optim.Adam)(
+            [*trained.values(), *self._head.values()], lr=lr, fused=True
+        )
+        self._network = trained | copied(start.buffers)
+        self._defined: Tensor | None = None  # the classes with both labels in validation
+
+    def train(self, epochs: int) -> None:
+        """Train until `epochs` epochs are done, counted from the start of the run."""
+        seen: dict[str, Tensor] = {}
+        for _ in steps(len(self.curve), epochs, self._label, status=seen):
+            for features, labels in self._epoch(self._network):
+                loss = F.binary_cross_entropy_with_logits(F.linear(features, **self._head), labels)
+                self._optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                self._optimizer.step()
+                seen["loss"] = loss
+            outputs, labels = self._outputs(self._network, self._head, "validation")
+            self._defined = defined_classes(labels) if self._defined is None else self._defined
+            self.curve.append(100 * float(mean_auroc(outputs, labels, self._defined)))
+            if highest(self.curve) == len(self.curve) - 1:
+                self._best = copied(self._network), copied(self._head)
+
+    def _outputs(self, network: Params, head: Params, part: Split) -> tuple[Tensor, Tensor]:
+        """Return logits and labels [n, classes] of all examples of a part."""
+        features, labels = self._problem.examples(network, part)
+        return F.linear(features, **head), labels
+
+    def score(self) -> Score:
+        """Train to the end, and test."""
+        self.train(self._problem.epochs)
+        return score(self.curve, *self._outputs(*self._best, "test"), self._lr)
 
 
 def linear_evaluation(problem: FinetuneProblem, start: Pretrained, generators: list[torch.Generator]) -> list[Score]:
@@ -110,8 +164,7 @@ def linear_evaluation(problem: FinetuneProblem, start: Pretrained, generators: l
     other generators.
     """
     network = {**start.encoder, **start.buffers}
-    parts: tuple[Literal["train", "validation", "test"], ...] = ("train", "validation", "test")
-    train, validation, test = (problem.examples(network, part) for part in parts)
+    train, validation, test = (problem.examples(network, part) for part in get_args(Split))
     return linear_heads(
         train,
         validation,
@@ -179,8 +232,7 @@ def finetune(
     """
     scores = Scores(checkpoint)
     todo = [part for part in parts(settings) if part not in scores]
-    found = list(starts(todo)) if todo else []
-    for start in found:
+    for start in list(starts(todo)) if todo else []:
         _linear(settings, start, scores)
         _transfer(settings, start, lrs, trial_epochs, scores)
     return scores
@@ -205,7 +257,7 @@ def _transfer(
 ) -> None:
     def run(part: Part, lr: float) -> Transfer:
         label = f"FT of {settings.arm}, seeds {settings.seed} and {part[1]}, learning rate {lr:g}"
-        return full_transfer(start.problem, start.pretrained, lr, _stream(settings, part), label)
+        return Transfer(start.problem, start.pretrained, lr, _stream(settings, part), label)
 
     def scored(part: Part, lr: float) -> Score:
         begin = time.monotonic()
@@ -256,7 +308,7 @@ def write(
         outputs: paths of `metrics` and `series`.
         series: returns name, steps and values of the series of a score, apart from the validation AUROC of each epoch.
     """
-    rows, steps = [], []
+    rows, points = [], []
     row = partial(metrics.row, settings.domain, settings.arm, setting=setting)
     for part in parts(settings):
         evaluation, replicate, score = part[0], pair(settings.seed, part[1]), scores[part]
@@ -264,10 +316,10 @@ def write(
         rows += [row(*number, replicate=replicate, evaluation=evaluation) for number in found.items()]
         curve = score.validation_curve
         for name, numbered, values in (*series(score), (VALIDATION_AUROC, range(1, len(curve) + 1), curve)):
-            steps += [
+            points += [
                 {"replicate": replicate, "step": step, "name": f"{evaluation}, {name}", "value": value}
                 for step, value in zip(numbered, values, strict=True)
             ]
     metrics.write(rows, outputs["metrics"])
-    metrics.write_series(steps, outputs["series"])
+    metrics.write_series(points, outputs["series"])
     scores.remove()

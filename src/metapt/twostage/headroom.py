@@ -13,9 +13,8 @@ from metapt.evaluation import headroom_report
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.headroom import CELL, REFERENCE, RUN
 from metapt.evaluation.results import Results
-from metapt.sections import Distinct, ExperimentSection, Rate, Seed, key
+from metapt.sections import MOST_FINETUNE_SEEDS, Distinct, ExperimentSection, Rate, Seed, key
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS, VALIDATION_AUROC
-from metapt.twostage.replicates import SEEDS
 
 
 def rising(ends: tuple[float, float]) -> tuple[float, float]:
@@ -124,7 +123,10 @@ def table_of_runs(results: Results, problems: Mapping[str, str], columns: Mappin
     found = cells.merge(runs, on=["_arm", "_setting"], how="inner", validate="one_to_many")
     domain, seeds = results.name.partition("_")[0], found["replicate"].astype(int)
     found = found.assign(
-        experiment=results.name, domain=domain, pretrain_seed=seeds // SEEDS, finetune_seed=seeds % SEEDS
+        experiment=results.name,
+        domain=domain,
+        pretrain_seed=seeds // MOST_FINETUNE_SEEDS,
+        finetune_seed=seeds % MOST_FINETUNE_SEEDS,
     )
     names = [name for name in cells if name not in ("_arm", "_setting", *RUN)]
     order = [*CELL, "setting", *names, *RUN[len(CELL) + 1 :]]

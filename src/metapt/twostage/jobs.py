@@ -1,4 +1,4 @@
-"""The jobs of a domain with a PT and an FT stage. Needs no torch."""
+"""The jobs of a domain with a PT and an FT stage, and what they read. Needs no torch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,27 @@ from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from metapt.engine.jobs import Files, Job, Jobs
-from metapt.sections import DomainSection, JobSettings, seed_numbers
+from metapt.sections import DomainSection, JobSettings, ResumableSettings, seed_numbers
 from metapt.twostage.arms import changed, pretrain_part, sharing
 
 A = TypeVar("A")
 S = TypeVar("S", bound=DomainSection)
+
+
+class PretrainSettings(ResumableSettings):
+    """What a PT job of an arm reads beside its inputs, as far as all domains have it."""
+
+    arm: str  # its name
+    seed: int  # the PT seed
+
+
+class FinetuneSettings(ResumableSettings):
+    """What an FT job of an arm reads: all its FT runs from the encoder of a PT seed."""
+
+    arm: str  # its name
+    seed: int  # the PT seed
+    finetune_seeds: int  # how many FT runs there are under each evaluation
+    evaluations: list[str]  # of `metapt.twostage.quantities.EVALUATIONS`
 
 
 class Work(NamedTuple):

@@ -14,8 +14,8 @@ from metapt.hypergrad.params import detached
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.pretrained_file import Learned, save_pretrained
 from metapt.training.recorder import Measured, Recorder
+from metapt.twostage.jobs import PretrainSettings
 from metapt.twostage.quantities import PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
-from metapt.twostage.stages import PretrainSettings
 
 
 @dataclass

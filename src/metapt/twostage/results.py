@@ -12,10 +12,10 @@ import pandas as pd
 from metapt.evaluation.figures import Look, Style, looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.results import Results
-from metapt.evaluation.statistics import Estimate
+from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.twostage.arms import Pair, pairs
 from metapt.twostage.quantities import EVALUATIONS, PRETRAINING
-from metapt.twostage.seeds import over_runs, seed_means
+from metapt.twostage.seeds import seed_means
 
 
 class Cell(NamedTuple):
@@ -70,10 +70,7 @@ class TwoStageResults(Results):
         return looks({arm: self.label(arm) for arm in self.arms}, self.styles)
 
     def runs(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
-        """Return the test AUROC (%) of each FT run, indexed by pair of seeds.
-
-        Raises NotMeasuredError if there is no such run.
-        """
+        """Return the test AUROC (%) of the FT runs that stand for a cell; see `finetuning`."""
         return self.finetuning(arm, setting, evaluation)
 
     def spread(self, arm: str, setting: str, evaluation: str) -> Estimate:
@@ -81,7 +78,7 @@ class TwoStageResults(Results):
 
         Raises NotMeasuredError if there is no such run.
         """
-        return over_runs(self.runs(arm, setting, evaluation))
+        return estimate_mean(self.runs(arm, setting, evaluation))
 
     def finetuning(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
         """Return the test AUROC (%) of each FT run, indexed by pair of seeds.

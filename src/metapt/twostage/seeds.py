@@ -6,24 +6,13 @@ The paper reports means over all runs; only means over PT seeds are independent.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metapt.evaluation.statistics import (
-    Estimate,
-    cluster_bootstrap,
-    estimate_mean,
-    paired_difference,
-)
-from metapt.twostage.replicates import pretrain_seed
-
-
-def over_runs(values: pd.Series[float]) -> Estimate:
-    """Return mean and standard error over all FT runs, as if runs with one encoder were independent (as the paper)."""
-    return estimate_mean(values.to_numpy(dtype=float))
+from metapt.evaluation.statistics import Estimate, cluster_bootstrap, estimate_mean, paired_difference
+from metapt.twostage.quantities import pretrain_seed
 
 
 def seed_means(values: pd.Series[float]) -> pd.Series[float]:
@@ -34,7 +23,7 @@ def seed_means(values: pd.Series[float]) -> pd.Series[float]:
 
 def over_seeds(values: pd.Series[float]) -> Estimate:
     """Return mean and standard error over the means of the PT seeds."""
-    return estimate_mean(seed_means(values).to_numpy(dtype=float))
+    return estimate_mean(seed_means(values))
 
 
 def difference(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
@@ -51,26 +40,7 @@ def bootstrap(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
     seeds = _pretrain_seeds(d)
     if len(set(seeds)) < 2:
         return Estimate(float(d.mean(skipna=False)), math.nan, 1, math.nan, math.nan)
-    return cluster_bootstrap(d.to_numpy(dtype=float), seeds)
-
-
-def difference_columns(a: pd.Series[float], b: pd.Series[float]) -> dict[str, Any]:
-    """Return the difference a - b as columns of a table.
-
-    They are mean, seed_standard_error, seeds, low, high (95% t interval), p_value, bootstrap_low and bootstrap_high.
-    Raises DataError as `difference`.
-    """
-    d, drawn = difference(a, b), bootstrap(a, b)
-    return {
-        "mean": d.mean,
-        "seed_standard_error": d.standard_error,
-        "seeds": d.n,
-        "low": d.low,
-        "high": d.high,
-        "p_value": d.p_value,
-        "bootstrap_low": drawn.low,
-        "bootstrap_high": drawn.high,
-    }
+    return cluster_bootstrap(d, seeds)
 
 
 def _pretrain_seeds(values: pd.Series[float]) -> NDArray[np.int64]:

@@ -20,8 +20,8 @@ from metapt.domains.ppi.data.string_files import read_links, read_terms
 from metapt.engine import records
 from metapt.engine.config_files import read_one
 from metapt.errors import ConfigError, DataError, MetaptError
-from metapt.evaluation import headroom_table, metrics, summary
-from metapt.evaluation.experiment_text import text
+from metapt.evaluation import headroom_report, metrics, summary
+from metapt.evaluation.summary import experiment_text
 from metapt.files import sha256
 from metapt.hypergrad import Pretrained
 from metapt.training.checkpoint import Checkpoint
@@ -42,9 +42,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "prepared records": lambda path: ecg.load(path, path),
     "metrics": metrics.read,
     "series": metrics.read_series,
-    "a table of runs": lambda path: headroom_table.read([path]),
+    "a table of runs": lambda path: headroom_report.read([path]),
     "a table of claims": summary.read_claims,
-    "the results of an experiment": lambda path: text(_renamed(path, "metrics.csv").parent),
+    "the results of an experiment": lambda path: experiment_text(_renamed(path, "metrics.csv").parent),
     "the record of a run": records.read,
     "a record beside a file": lambda path: records.checked(_renamed(path, "run.json").with_name("made")),
     "a pre-trained network": lambda path: load_pretrained(path, NOTHING, "none", "cpu"),

@@ -79,7 +79,8 @@ def test_ft_leaves_out_each_fold_of_patients_once(make: Make, monkeypatch: pytes
     sets: list[Sets] = []
     draws: list[int] = []
     made: list[Any] = []
-    original = getattr(cross_validation, evaluation)
+    spied = "Transfer" if evaluation == "full_transfer" else evaluation
+    original = getattr(cross_validation, spied)
 
     class Watched(EcgFinetuneProblem):
         def __init__(self, width: int, given: Sets, settings: EcgFinetuning) -> None:
@@ -92,7 +93,7 @@ def test_ft_leaves_out_each_fold_of_patients_once(make: Make, monkeypatch: pytes
         return made[-1]
 
     monkeypatch.setattr(cross_validation, "EcgFinetuneProblem", Watched)
-    monkeypatch.setattr(cross_validation, evaluation, spy)
+    monkeypatch.setattr(cross_validation, spied, spy)
     setting = make()
     first, again = (cross_validated_auroc(setting, 3, evaluation, setting.initial()) for _ in range(2))
     curves = [each.curve if evaluation == "full_transfer" else each[0].validation_curve for each in made]

@@ -23,7 +23,7 @@ from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.training.pretrained_file import save_pretrained
 from metapt.twostage import finetuning
-from metapt.twostage.replicates import pair
+from metapt.twostage.quantities import pair
 
 from ...contract.domain_cases import CASES
 from ..twostage.whole_runs import equal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -54,11 +53,6 @@ class Browser:
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
-
-    def screenshot(self, path: Path, whole: bool = False) -> None:
-        """Write a picture of the window, or of the whole page."""
-        picture = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(picture["data"]))
 
     @property
     def errors(self) -> list[str]:

@@ -24,7 +24,7 @@ from metapt.evaluation.headroom import (
     seeds_to_see,
     variance_shares,
 )
-from metapt.evaluation.headroom_table import check, grids, read
+from metapt.evaluation.headroom_report import check, grids, read
 from metapt.evaluation.statistics import estimate_mean
 
 Random = np.random.Generator
@@ -55,15 +55,19 @@ def of(table: pd.DataFrame) -> Headroom:
     return headroom(grid)
 
 
-def test_the_variances_are_unbiased() -> None:
-    random = np.random.default_rng(0)
-    found = [
-        [part.variance for part in variance_shares(simulated(random, 24, 8, (2.0, 1.5, 1.0)), draws=2).values()]
-        for _ in range(1000)
-    ]
-    mean, error = np.mean(found, 0), np.std(found, 0) / np.sqrt(len(found))
-    assert (abs(mean - [4.0, 2.25, 1.0]) < 4 * error).all()
-    assert (error < 0.06).all()
+@pytest.mark.parametrize("deviations", [(1.0, 1.0, 1.0), (2.0, 1.5, 1.0), (2.0, 0.0, 1.0)])
+def test_the_variances_are_unbiased_and_the_intervals_of_the_shares_cover_the_truth(
+    deviations: tuple[float, float, float],
+) -> None:
+    random, truth, count = np.random.default_rng(1), np.square(deviations), 200
+    shares, found, inside = 100 * truth / truth.sum(), [], []
+    for number in range(count):
+        parts = variance_shares(simulated(random, 24, 8, deviations), draws=500, seed=number).values()
+        found.append([part.variance for part in parts])
+        inside.append([part.low <= share <= part.high for part, share in zip(parts, shares, strict=True)])
+    unbiased = truth > 0  # below 0 a variance is cut off
+    assert (abs(np.mean(found, 0) - truth) < 4 * np.std(found, 0) / math.sqrt(count))[unbiased].all()
+    assert (np.mean(inside, 0) > 0.9).all()
 
 
 def test_the_variances_of_a_small_table_are_those_of_its_mean_squares() -> None:
@@ -76,16 +80,6 @@ def test_the_variances_of_a_small_table_are_those_of_its_mean_squares() -> None:
     assert {part.share for part in variance_shares(np.ones((4, 3))).values()} == {0.0}
 
 
-@pytest.mark.parametrize("deviations", [(1.0, 1.0, 1.0), (0.4, 1.0, 1.0), (2.0, 0.0, 1.0)])
-def test_the_interval_of_a_share_covers_the_truth(deviations: tuple[float, float, float]) -> None:
-    random, variances = np.random.default_rng(1), np.square(deviations)
-    truth, inside = 100 * variances / variances.sum(), []
-    for number in range(300):
-        found = variance_shares(simulated(random, 24, 8, deviations), draws=1000, seed=number).values()
-        inside.append([part.low <= true <= part.high for part, true in zip(found, truth, strict=True)])
-    assert (np.mean(inside, 0) > 0.9).all()
-
-
 def test_the_interval_of_a_share_is_that_of_a_ratio_of_mean_squares() -> None:
     """Without a rest the ratio of the two variances has an F distribution, here with the quantiles of F(2, 3)."""
     random = np.random.default_rng(0)
@@ -95,29 +89,20 @@ def test_the_interval_of_a_share_is_that_of_a_ratio_of_mean_squares() -> None:
     np.testing.assert_allclose([found.low, found.high], 100 * ratio / (1 + ratio), rtol=0.02)
 
 
-def test_held_out_and_largest_gain_enclose_the_truth_on_average() -> None:
-    random, held_out, largest, best = np.random.default_rng(3), [], [], []
-    for _ in range(300):
-        effects = random.normal(size=12)
-        y, reference = 80 + effects[:, None] + random.normal(size=(12, 6)), 80 + random.normal(size=6)
-        held_out.append(held_out_gain(y, reference, y).mean)
-        largest.append((y.mean(1) - reference.mean()).max())
-        best.append(effects.max())
-    assert 0.7 * np.mean(best) < np.mean(held_out) < np.mean(best) < np.mean(largest)
-
-
-@pytest.mark.parametrize("seeds", [4, 5, 8])
-@pytest.mark.parametrize("deviation", [0.0, 1.0])
+@pytest.mark.parametrize(("seeds", "deviation"), [(4, 0.0), (5, 1.0), (8, 0.0)])
 def test_the_interval_of_a_held_out_gain_misses_it_in_less_than_5_percent(seeds: int, deviation: float) -> None:
     """The reference is as noisy as a setting; the settings stay the same in all repetitions."""
     random = np.random.default_rng(5)
-    effects = deviation * random.normal(size=(24, 1))
-    found = [
-        held_out_gain(y := effects + random.normal(size=(24, seeds)), random.normal(size=seeds), y) for _ in range(300)
-    ]
+    effects, found, largest = deviation * random.normal(size=(24, 1)), [], []
+    for _ in range(150):
+        y, reference = effects + random.normal(size=(24, seeds)), random.normal(size=seeds)
+        found.append(held_out_gain(y, reference, y))
+        largest.append((y.mean(1) - reference.mean()).max())
     mean = np.mean([gain.mean for gain in found])
     for truth in {mean, mean if deviation else 0.0}:
         assert 0 < np.mean([not gain.low <= truth <= gain.high for gain in found]) < 0.05
+    if deviation:
+        assert 0.7 * effects.max() < mean < effects.max() < np.mean(largest)
 
 
 def test_the_error_of_a_held_out_gain_is_that_of_the_mean_where_one_setting_is_always_best() -> None:
@@ -143,7 +128,7 @@ def test_of_an_odd_number_of_seeds_the_smaller_and_the_larger_half_choose(seeds:
     assert held_out_gain(test, np.zeros(seeds), test).mean == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 16, 20])
+@pytest.mark.parametrize("seeds", [2, 3, 20])
 def test_the_criterion_chooses_and_each_seed_measures(seeds: int) -> None:
     test, reference = np.arange(3.0)[:, None] + np.zeros((3, seeds)), np.ones(seeds)
     assert held_out_gain(test, reference, test).mean == 1.0
@@ -152,20 +137,11 @@ def test_the_criterion_chooses_and_each_seed_measures(seeds: int) -> None:
     assert held_out_gain(test, reference, test).mean == 0.0
 
 
-@pytest.mark.parametrize(
-    ("gain", "deviation", "seeds"),
-    [
-        *((0.6, 1.0, 24), (1.0, 1.0, 10), (0.5, 1.0, 34), (1.0, 0.0, 2), (-1.0, 1.0, None), (1.0, math.nan, None)),
-        *((1.0, 1e-3, 2), (1.0, 1e-6, 2), (1.0, 1e-13, 2)),
-        (0.0085, 1.0, None),  # it takes about 108,600
-    ],
-)
-def test_so_many_seeds_have_the_power(gain: float, deviation: float, seeds: int | None) -> None:
+def test_so_many_seeds_have_the_power() -> None:
     """Numbers of the table of Cohen (1988), for d = 0.5, 0.6 and 1, paired."""
-    assert seeds_to_see(gain, deviation) == seeds
-
-
-def test_up_to_100_000_seeds_can_be_asked_for() -> None:
+    assert [seeds_to_see(d, 1.0) for d in (0.5, 0.6, 1.0, -1.0)] == [34, 24, 10, None]
+    assert [seeds_to_see(1.0, deviation) for deviation in (0.0, 1e-3, 1e-6, 1e-13, math.nan)] == [2, 2, 2, 2, None]
+    assert seeds_to_see(0.0085, 1.0) is None  # it takes about 108,600
     assert seeds_to_see(0.009, 1.0) == pytest.approx((1.959964 + 0.841621) ** 2 / 0.009**2, rel=1e-4)
 
 
@@ -184,7 +160,7 @@ def test_a_quadratic_response_is_found_on_the_scale_of_the_draws() -> None:
 
 def test_the_band_of_a_response_covers_the_truth_and_noise_is_seldom_significant() -> None:
     random, inside, significant = np.random.default_rng(8), [], []
-    for _ in range(400):
+    for _ in range(300):
         found = response(random.uniform(1, 3, 24), 80 + random.normal(size=24))
         assert found is not None
         inside.append(((found.curve["low"] < 80) & (found.curve["high"] > 80)).mean())
@@ -235,12 +211,9 @@ def test_the_text_of_a_headroom_is_short_with_many_hyperparameters() -> None:
     assert f"chosen by validation results gains {found.validated.mean:.3g} points" in str(found)
     assert f"\n{min(found.responses, key=lambda name: found.responses[name].p_value)}: best near" in str(found)
     assert len(repr(found)) < 1000
-
-
-def test_a_gain_chosen_on_validation_results_is_that_of_the_setting_that_they_prefer() -> None:
     table = rows(np.array([[1.0] * 4, [4.0] * 4, [2.5] * 4]))
     table["validation"] = table["setting"].map({REFERENCE: 0.0, "s1": 50.0, "s2": 60.0})
-    assert (of(table).gain.mean, of(table).validated.mean) == (3.0, 1.5)
+    assert (of(table).gain.mean, of(table).validated.mean) == (3.0, 1.5), "validation results prefer another setting"
 
 
 @pytest.mark.parametrize(
@@ -273,24 +246,17 @@ def test_tables_of_other_days_and_of_other_problems_are_joined(tmp_path: Path) -
     assert (joined.settings, joined.seeds) == (whole.settings, whole.seeds)
     with pytest.raises(DataError, match=r"has a run twice: experiment e, .*pretrain_seed 0"):
         read([paths[1], paths[1]])
+    for content, message in (
+        ("a,b\n1,2\n", r"False\.csv lacks the column 'experiment'"),
+        (f"{','.join(RUN)}\ne,d,p,l,a,0,0,70,71\ne,d,p,l,a", r"has no pretrain_seed in row 2; it is cut"),
+        (None, r"False\.csv is missing: name the table\.csv of a headroom"),
+    ):
+        paths[0].unlink() if content is None else paths[0].write_text(content)
+        with pytest.raises(DataError, match=message):
+            read(paths[:1])
     other = table.assign(problem="q").rename(columns={"strength": "weight"})
     found = {grid.cell["problem"]: list(grid.hyperparameters) for grid in grids(pd.concat([table, other]))}
     assert found == {"p": ["strength"], "q": ["weight"]}
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, r"table\.csv is missing: name the table\.csv of a headroom"),
-        ("a,b\n1,2\n", r"table\.csv lacks the column 'experiment'"),
-        (f"{','.join(RUN)}\ne,d,p,l,a,0,0,70,71\ne,d,p,l,a", r"has no pretrain_seed in row 2; it is cut"),
-    ],
-)
-def test_what_is_no_table_of_runs_is_an_error(tmp_path: Path, content: str | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / "table.csv").write_text(content)
-    with pytest.raises(DataError, match=message):
-        read([tmp_path / "table.csv"])
 
 
 @pytest.mark.parametrize(

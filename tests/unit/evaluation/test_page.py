@@ -12,9 +12,10 @@ import pytest
 
 from metapt.engine import records
 from metapt.errors import DataError
-from metapt.evaluation import differences, figures, metrics, page, svg, tables
+from metapt.evaluation import figures, metrics, page, svg, tables
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, OF_THE_PAPER
 from metapt.evaluation.page import Arms
+from metapt.evaluation.results import DIFFERENCES
 from metapt.evaluation.svg import LEAST_SCALE
 from metapt.machine import Machine
 from metapt.sections import PageDomain, PageExperiment, PageSettings
@@ -54,32 +55,15 @@ def experiment(folder: Path, name: str, claims: int = 1) -> dict[str, Path]:
             rows = [metrics.row(name, arm, METRIC, 2.0 + seed, replicate=seed, **WORDS)]
             metrics.write(rows, path := own / run / "metrics.csv")
             found[f"{name}/{run}/metrics"] = path
-    claim = dict.fromkeys(COLUMNS, "") | {
-        "experiment": name,
-        "family": OF_THE_PAPER,
-        "claim": "k5 beats <meta>",
-        "arm": "k5",
-        "control": "meta",
-    }
-    claim |= {
-        "metric": METRIC,
-        "mean": 2.5,
-        "standard_error": 0.5,
-        "n": 2,
-        "low": 1,
-        "high": 4,
-        "verdict": "found",
-    }
-    compared = dict.fromkeys(differences.COLUMNS, "") | {"arm": "k5", "control": "meta", "metric": METRIC, **WORDS}
-    for what, columns, rows in (
-        ("claims", COLUMNS, [claim | {"visible_difference": 1.5}] * claims),
-        ("differences", differences.COLUMNS, [compared | {"mean": 0.5, "standard_error": 0.1, "n": 2}]),
-    ):
+    pair = {"arm": "k5", "control": "meta", "metric": METRIC}
+    claim = dict.fromkeys(COLUMNS, "") | pair | {"family": OF_THE_PAPER, "claim": "k5 beats <meta>"}
+    claim |= {"mean": 2.5, "standard_error": 0.5, "n": 2, "low": 1, "high": 4, "verdict": "found"}
+    compared = dict.fromkeys(DIFFERENCES, "") | pair | WORDS | {"mean": 0.5, "standard_error": 0.1, "n": 2}
+    for what, columns, rows in (("claims", COLUMNS, [claim] * claims), ("differences", DIFFERENCES, [compared])):
         pd.DataFrame(rows, columns=columns).to_csv(path := own / f"{what}.csv", index=False)
         found[f"{name}/{what}"] = path
-    table = pd.DataFrame(
-        {"arm": [f"arm {i}" for i in range(20)], "a number with a long name": [float(i) for i in range(20)]}
-    )
+    columns = {"arm": [f"arm {i}" for i in range(20)], "a number with a long name": [float(i) for i in range(20)]}
+    table = pd.DataFrame(columns)
     tables.write_blocks({"A table, mean ± standard error": table}, own / "table", table)
     (own / "figure.svg").write_bytes(picture())
     (own / "figure.png").touch()
@@ -87,31 +71,29 @@ def experiment(folder: Path, name: str, claims: int = 1) -> dict[str, Path]:
     return found | {f"{name}/record": record(own / "run.json", "summarise")}
 
 
-def config(stand_in: bool, **domains: list[str]) -> PageSettings:
+def written_page(inputs: dict[str, Path], folder: Path, stand_in: bool, **domains: list[str]) -> str:
+    """Write the page, and return its text."""
+
     def experiment(key: str) -> PageExperiment:
         arms = {"meta": "Learn it with <Algorithm 2>", "k5": "Learn it, as meta; unroll_steps: 5, not 1"}
         return PageExperiment(key=key, title=f"The table of {key}", figure=f"The figure of {key}", arms=arms)
 
-    return PageSettings(
-        domains=[
-            PageDomain(
-                name=name, title=name.upper(), source="some", stand_in=stand_in, experiments=list(map(experiment, keys))
-            )
-            for name, keys in domains.items()
-        ]
-    )
+    found = [
+        PageDomain(
+            name=name, title=name.upper(), source="some", stand_in=stand_in, experiments=[*map(experiment, keys)]
+        )
+        for name, keys in domains.items()
+    ]
+    page.run(PageSettings(domains=found), inputs, {"page": folder / "index.html"}, Machine())
+    return (folder / "index.html").read_text()
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a page of two domains."""
     folder = tmp_path_factory.mktemp("some")
-    inputs = (
-        experiment(folder, "mnist_rotation_mean") | experiment(folder, "mnist_bptt", 2) | experiment(folder, "ecg_cost")
-    )
-    page.run(
-        config(True, mnist=["rotation_mean", "bptt"], ecg=["cost"]), inputs, {"page": folder / "index.html"}, Machine()
-    )
+    inputs = experiment(folder, "mnist_rotation_mean") | experiment(folder, "mnist_bptt", 2)
+    written_page(inputs | experiment(folder, "ecg_cost"), folder, True, mnist=["rotation_mean", "bptt"], ecg=["cost"])
     return folder / "index.html"
 
 
@@ -122,12 +104,6 @@ def test_the_page_needs_no_other_file_and_its_links_lead_somewhere(written: Path
     assert "ecg/cost/pretrain/k5/seed1/run.json" in links
     missing = {link for link in links if not (written.parent / link).is_file()}
     assert {Path(link).name for link in missing} == {"metrics.csv"}, "which a summary makes"
-
-
-def test_a_claim_and_a_difference_link_the_runs_of_the_arm_and_of_its_control(written: Path) -> None:
-    groups = [re.findall(r'href="([^"]+)"', part) for part in written.read_text().split("<div popover")[1:]]
-    runs = {f"ecg/cost/pretrain/{arm}/seed{seed}/run.json" for arm in ("meta", "k5") for seed in (0, 1)}
-    assert runs in [set(group) for group in groups]
 
 
 def test_the_page_says_what_was_run_and_on_which_data(written: Path, tmp_path: Path) -> None:
@@ -141,8 +117,7 @@ def test_the_page_says_what_was_run_and_on_which_data(written: Path, tmp_path: P
     assert "together 12.0 min on" in text, "a minute each, without those that summarise"
     assert "0123456789-dirty" in text
     inputs = experiment(tmp_path, "mnist_rotation_mean", claims=0)
-    page.run(config(False, mnist=["rotation_mean"]), inputs, {"page": tmp_path / "index.html"}, Machine())
-    text = (tmp_path / "index.html").read_text()
+    text = written_page(inputs, tmp_path, False, mnist=["rotation_mean"])
     assert "real data" in text
     assert "stand-in" not in text.partition("<body>")[2]
     assert "No claims were tested." in text
@@ -154,8 +129,7 @@ def test_the_page_warns_of_runs_on_several_kinds_of_machines(written: Path, tmp_
     assert warning not in written.read_text()
     inputs = experiment(tmp_path, "mnist_rotation_mean")
     record(inputs["mnist_rotation_mean/pretrain/k5/seed1/record"], "pretrain", "another processor")
-    page.run(config(True, mnist=["rotation_mean"]), inputs, {"page": tmp_path / "index.html"}, Machine())
-    text = (tmp_path / "index.html").read_text()
+    text = written_page(inputs, tmp_path, True, mnist=["rotation_mean"])
     assert "on a processor (cpu), another processor (cpu)." in text
     assert warning in text
 
@@ -163,20 +137,27 @@ def test_the_page_warns_of_runs_on_several_kinds_of_machines(written: Path, tmp_
 def test_the_numbers_of_a_pt_run_that_arms_share_stand_under_each_of_them(tmp_path: Path) -> None:
     inputs = experiment(tmp_path, "ecg_cost")
     shared = {name: inputs[name.replace("/k5/", "/meta/")] for name in inputs if "/k5/" in name}
-    page.run(config(True, ecg=["cost"]), inputs | shared, {"page": tmp_path / "index.html"}, Machine())
-    text = (tmp_path / "index.html").read_text()
+    text = written_page(inputs | shared, tmp_path, True, ecg=["cost"])
     assert all(f">{arm}</abbr></td><td>{WORDS['setting']}</td>" in text for arm in ("meta", "k5"))
     assert "2 pretrain" in text, "each run counts once"
 
 
 def test_each_number_leads_to_the_records_behind_it(written: Path) -> None:
-    text = written.read_text()
-    [row] = re.findall(
-        r">k5</abbr></td><td>10 init[^\n]*\n?[^\n]*2\.5 ± 0\.5.*?</tr>", text.partition('id="ecg_cost"')[2]
-    )
-    [group] = re.findall(r'popovertarget="(\w+)"', row)
-    [runs] = re.findall(rf'id="{group}">.*?</div>', text)
-    assert re.findall(r'href="([^"]+)"', runs) == [f"ecg/cost/pretrain/k5/seed{seed}/run.json" for seed in (0, 1)]
+    """Those of a claim and of a difference are the runs of the arm and of its control."""
+    page = written.read_text()
+    text = page.partition('id="ecg_cost"')[2]
+
+    def behind(row: str) -> list[str]:
+        [group] = re.findall(r'popovertarget="(\w+)"', row)
+        [runs] = re.findall(rf'id="{group}">.*?</div>', page)
+        return re.findall(r'href="([^"]+)"', runs)
+
+    k5, meta = ([f"ecg/cost/pretrain/{arm}/seed{seed}/run.json" for seed in (0, 1)] for arm in ("k5", "meta"))
+    [row] = re.findall(r">k5</abbr></td><td>10 init[^\n]*\n?[^\n]*2\.5 ± 0\.5.*?</tr>", text)
+    assert behind(row) == k5
+    [claim] = re.findall(r'<td class="claim">.*?</tr>', text, re.DOTALL)
+    [difference] = re.findall(r">k5</abbr></td><td><abbr[^\n]*0\.50 ± 0\.10.*?</tr>", text)
+    assert behind(claim) == behind(difference) == k5 + meta
 
 
 def test_names_of_arms_are_explained_and_links_are_in_words(written: Path) -> None:
@@ -194,8 +175,7 @@ def test_claims_of_the_paper_stand_before_those_beyond_it(tmp_path: Path) -> Non
     claims = pd.read_csv(inputs["ecg_cost/claims"], keep_default_na=False)
     claims.loc[0, ["family", "claim"]] = [BEYOND_THE_PAPER, "an own claim"]
     claims.to_csv(inputs["ecg_cost/claims"], index=False)
-    page.run(config(False, ecg=["cost"]), inputs, {"page": tmp_path / "index.html"}, Machine())
-    text = (tmp_path / "index.html").read_text()
+    text = written_page(inputs, tmp_path, False, ecg=["cost"])
     assert text.index("beats &lt;") < text.index(">beyond the paper</th>") < text.index("an own claim")
 
 
@@ -203,7 +183,7 @@ def test_a_record_that_is_cut_is_named(tmp_path: Path) -> None:
     inputs = experiment(tmp_path, "mnist_bptt")
     inputs["mnist_bptt/record"].write_text("{")
     with pytest.raises(DataError, match=r"bptt/run\.json is not the record of a run"):
-        page.run(config(True, mnist=["bptt"]), inputs, {"page": tmp_path / "index.html"}, Machine())
+        written_page(inputs, tmp_path, True, mnist=["bptt"])
 
 
 @pytest.fixture(scope="module")
@@ -225,14 +205,8 @@ def test_a_browser_shows_it_without_errors_and_overflow(tab: Browser, written: P
     assert tab.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     colour = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", colour))) < 3 * 128) == dark
-
-
-def test_the_text_of_figures_has_the_colour_of_the_page(tab: Browser, written: Path) -> None:
-    for dark in (False, True):
-        tab.open(written, 420, dark)
-        ink = tab.evaluate("getComputedStyle(document.body).color")
-        text = "document.querySelector('.figure [id*=matplotlib\\\\.axis] [id*=text] g')"
-        assert tab.evaluate(f"getComputedStyle({text}).fill") == ink
+    text = "document.querySelector('.figure [id*=matplotlib\\\\.axis] [id*=text] g')"
+    assert tab.evaluate(f"getComputedStyle({text}).fill === getComputedStyle(document.body).color")
 
 
 def test_long_tables_are_sorted(tab: Browser, written: Path) -> None:

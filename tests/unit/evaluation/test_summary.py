@@ -1,4 +1,4 @@
-"""The summary in the terminal: counts, a number for each claim, and never a line that is too long."""
+"""Lines for the terminal: claims, one experiment's arms and differences, and never a line that is too long."""
 
 from __future__ import annotations
 
@@ -13,20 +13,42 @@ from hypothesis import strategies as st
 
 from metapt.cli import main
 from metapt.errors import DataError
+from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, STAND_IN
-from metapt.evaluation.summary import MARKS, MOST, WIDTH, newest, summary
+from metapt.evaluation.results import DIFFERENCES
+from metapt.evaluation.summary import MARKS, MOST, WIDTH, experiment_text, find, newest, summary
 
 
 def claim(experiment: str, text: str, verdict: str = "reproduced", **changes: Any) -> dict[str, Any]:
     numbers = {"mean": 7.2345, "standard_error": 1.4962, "n": 5, "paper": "7.2 ± 1.5"}
-    return (
-        dict.fromkeys(COLUMNS, "") | numbers | {"experiment": experiment, "claim": text, "verdict": verdict} | changes
-    )
+    words = {"experiment": experiment, "claim": text, "verdict": verdict}
+    return dict.fromkeys(COLUMNS, "") | numbers | words | changes
 
 
 def results(folder: Path, *claims: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(claims, columns=COLUMNS).to_csv(folder / "claims.csv", index=False)
+    return folder
+
+
+def written(folder: Path, claims: int = 1) -> Path:
+    """Write an experiment with the arms meta and k5, each with three replicates."""
+    name, words = "_".join(folder.parts[-2:]), {"setting": "a setting with as many words as it takes to fill a line"}
+    rows = [
+        metrics.row(name, arm, metric, value + replicate, replicate=replicate, **words)
+        for metric in ("error (degrees)", "wall time (s)")
+        for arm, value in (("meta", 2.0), ("k5", 1.0))
+        for replicate in range(3)
+    ]
+    metrics.write(rows, folder / "metrics.csv")
+    numbers = {"mean": 2.0, "standard_error": 0.6, "n": 3, "paper": STAND_IN}
+    results(folder, *[claim(name, "k5 finds it", "too few seeds", metric="error (degrees)", **numbers)] * claims)
+    compared = {"arm": "k5", "control": "meta", "changed": "unroll_steps: 5, not 1", "metric": "error (degrees)"}
+    compared |= words | {"evaluation": "", "mean": -1.0, "standard_error": 0.3, "n": 3, "low": -2.08, "high": 0.08}
+    others = {"other": dict.fromkeys(("mean", "standard_error", "low", "high"))}
+    others["same"] = dict.fromkeys(others["other"], 0.0)
+    pairs = [compared, *(compared | {"control": control} | numbers for control, numbers in others.items())]
+    pd.DataFrame(pairs, columns=DIFFERENCES).to_csv(folder / "differences.csv", index=False)
     return folder
 
 
@@ -38,7 +60,7 @@ def test_claims_are_counted_in_all_and_by_domain_and_each_has_its_number(
         Path("some"),
         claim("mnist_rotation_mean", "meta recovers the mean", paper=STAND_IN),
         claim("ecg_full_access", "meta beats simclr", "not reproduced"),
-        claim("ecg_full_access", "simclr beats no_pt", "inconclusive"),
+        claim("ecg_full_access", "simclr beats no_pt", "inconclusive", paper=STAND_IN),
         claim("ecg_full_access", "meta beats optsla", "too few seeds"),
         claim("ecg_full_access", "meta beats bptt", "control failed"),
         claim("ecg_cost", "meta is cheap", "not measured", mean="", standard_error="", n=""),
@@ -48,7 +70,7 @@ def test_claims_are_counted_in_all_and_by_domain_and_each_has_its_number(
     counts = f"1 reproduced (+), 1 not reproduced (-), 1 inconclusive (?), {few}, 1 not measured (.)"
     found = [line.strip() for line in lines]
     assert " ".join(found[: found.index("")]) == f"6 claims in {folder}: {counts}"
-    assert "mnist (stand-in data): 1 reproduced (+)" in lines
+    assert "mnist (stand-in data): 1 reproduced (+)" in lines, "no claim of it has a number of the paper"
     assert f"ecg: 1 not reproduced (-), 1 inconclusive (?), {few}, 1 not measured (.)" in " ".join(lines)
     [found] = [line for line in lines if "recovers the mean" in line]
     assert found.startswith("  + meta recovers the mean ")
@@ -56,11 +78,6 @@ def test_claims_are_counted_in_all_and_by_domain_and_each_has_its_number(
     assert [line.split()[0] for line in lines if line.startswith("  ")] == ["+", "-", "?", "<", "!", "."]
     assert any(line.endswith("  not measured") for line in lines)
     assert f"snakemake --report {folder}/report.html" in " ".join(lines)
-
-
-def test_data_stand_in_only_where_no_claim_has_a_number_of_the_paper(tmp_path: Path) -> None:
-    both = claim("ppi_cost", "one", paper=STAND_IN), claim("ppi_cost", "two")
-    assert "stand-in" not in summary(results(tmp_path, *both), colours=False)
 
 
 def test_the_papers_claims_come_first_and_what_does_not_fit_is_counted(tmp_path: Path) -> None:
@@ -100,33 +117,64 @@ def test_colours_are_for_terminals_and_change_no_text(
     assert capsys.readouterr().out == f"{plain}\n"
 
 
-def test_without_a_folder_the_last_results_are_summarised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_results_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"has no results with a claims\.csv"):
         newest(Path("results"))
     for age, name in ((20, "tour"), (10, "paper"), (30, "planted")):
-        path = results(tmp_path / "results" / name) / "claims.csv"
-        os.utime(path, (1e9 - age, 1e9 - age))
+        folder = written(Path("results") / name / "ecg/full_access")
+        for path in (results(folder.parents[1]) / "claims.csv", folder / "differences.csv"):
+            os.utime(path, (1e9 - age, 1e9 - age))
     assert newest(Path("results")) == Path("results/paper")
+    assert find("ecg_full_access", None) == Path("results/paper/ecg/full_access")
+    assert find("ecg_full_access", Path("results/tour")) == Path("results/tour/ecg/full_access")
+    for name in ("ecg_cost", str(tmp_path), "ecg_*"):
+        with pytest.raises(DataError, match="there are ecg_full_access"):
+            find(name, Path("results/tour"))
 
 
 def test_an_experiment_that_was_summarised_after_the_claims_is_named(tmp_path: Path) -> None:
     folder = results(tmp_path, claim("ecg_cost", "meta is cheap"))
+    now = (folder / "claims.csv").stat().st_mtime
     for age, name in ((20, "ecg/cost"), (-20, "ecg/full_access")):
-        path = results(folder / name) / "claims.csv"
-        now = (folder / "claims.csv").stat().st_mtime
-        os.utime(path, (now - age, now - age))
+        os.utime(results(folder / name) / "claims.csv", (now - age, now - age))
     assert "older than ecg_full_access; snakemake without a target" in " ".join(summary(folder, False).split())
-    (folder / "claims.csv").touch()
     os.utime(folder / "claims.csv", (now + 60, now + 60))
     assert "older" not in summary(folder, colours=False)
 
 
+def test_each_arm_stands_above_its_differences_to_controls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = experiment_text(written(tmp_path / "mnist/rotation_mean"))
+    lines = text.splitlines()
+    place = lines.index("  k5    2.0 ± 0.6 (3)")
+    assert "minus meta: -1.0 ± 0.3 [-2.08, 0.08] (unroll_steps: 5, not 1)" in lines[place + 1]
+    assert all(f"minus {words}" in text for words in ("other: nan (", "same: 0.000 ± 0 [0, 0]"))
+    assert "  meta  3.0 ± 0.6 (3)" in lines
+    assert not any("wall time" in line for line in lines), "no claim is about it"
+    assert "mnist_rotation_mean (stand-in data): 1 too few seeds (<)" in lines
+    assert any(line.startswith("tables: ") for line in lines)
+    assert main(["table", "mnist_rotation_mean", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{text}\n"
+    assert "wall time (s)" in experiment_text(written(tmp_path / "mnist/bptt", claims=0)), (
+        "without claims all are shown"
+    )
+
+
+def test_no_line_of_an_experiment_is_wider_than_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = experiment_text(written(Path("results/some/mnist/rotation_mean")))
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "is missing: run snakemake again"), ("a,b\n1,2\n", "is not a table of claims")]
+    ("content", "message"),
+    [(None, "is missing: run snakemake again"), ("", "is not a table of"), ("a,b\n1,2\n", "is not a table of")],
 )
 def test_other_files_are_refused(tmp_path: Path, content: str | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / "claims.csv").write_text(content)
-    with pytest.raises(DataError, match=message):
-        summary(tmp_path, colours=False)
+    folder = written(tmp_path / "mnist/rotation_mean")
+    for name, read in (("differences.csv", experiment_text), ("claims.csv", lambda path: summary(path, False))):
+        (folder / name).unlink()
+        if content is not None:
+            (folder / name).write_text(content)
+        with pytest.raises(DataError, match=message):
+            read(folder)

@@ -1,11 +1,22 @@
-"""Tables: the format of numbers, and the whole text of a small table in four formats."""
+"""Tables: the format of numbers, the text of a small table in four formats, and the paper's numbers beside ours."""
+
+from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from metapt.evaluation.tables import NOTHING, mean_and_error, write_blocks
+from metapt.errors import DataError
+from metapt.evaluation import collect, metrics
+from metapt.evaluation.comparisons import COLUMNS
+from metapt.evaluation.metrics import CELL, row
+from metapt.evaluation.statistics import summarise
+from metapt.evaluation.tables import NOTHING, beside_paper, mean_and_error, ours_and_papers, paper_numbers, write_blocks
+from metapt.machine import Machine
+from metapt.sections import CollectSettings
 
 TABLE = pd.DataFrame(
     {
@@ -69,10 +80,14 @@ no_pt,,0.1,1,
 """
 
 
-def test_whole_text(tmp_path):
+def test_whole_text(tmp_path: Path) -> None:
     write_blocks({"Rotation, 100% of it": TABLE}, tmp_path / "table.v1", TABLE)
     texts = {path.name.removeprefix("table.v1."): path.read_bytes().decode() for path in tmp_path.iterdir()}
     assert texts == {"md": MARKDOWN, "tex": LATEX, "html": HTML, "csv": CSV}
+    write_blocks({"First": TABLE, "Second": TABLE[["arm"]]}, tmp_path / "both", pd.DataFrame({"mean": [0.1 + 0.2]}))
+    assert (tmp_path / "both.csv").read_text() == "mean\n0.30000000000000004\n"
+    assert "|\n\nSecond\n\n| arm    |\n" in (tmp_path / "both.md").read_text()
+    assert (tmp_path / "both.tex").read_text().count(r"\begin{table}") == 2
 
 
 @pytest.mark.parametrize(
@@ -97,15 +112,70 @@ def test_whole_text(tmp_path):
         (math.inf, math.nan, "inf"),
     ],
 )
-def test_digits(mean, error, text):
+def test_digits(mean: float, error: float, text: str) -> None:
     assert mean_and_error(mean, error) == text
 
 
-def test_blocks_stand_below_one_another(tmp_path):
-    numbers = pd.DataFrame({"mean": [0.1 + 0.2]})
-    write_blocks({"First": TABLE, "Second": TABLE[["arm"]]}, tmp_path / "table", numbers)
-    assert (tmp_path / "table.csv").read_text() == "mean\n0.30000000000000004\n"
-    markdown, latex = ((tmp_path / f"table.{ending}").read_text() for ending in ("md", "tex"))
-    assert markdown.startswith("First\n\n| arm ")
-    assert "|\n\nSecond\n\n| arm    |\n" in markdown
-    assert latex.count(r"\begin{table}") == latex.count(r"\end{table}") == 2
+TEN = "10 initialisations in [45,135], target 90"
+
+
+def test_a_number_stands_once_and_every_one_is_a_number() -> None:
+    numbers = paper_numbers()
+    assert len(numbers) > 100
+    assert not numbers.duplicated(CELL).any()
+    assert np.isfinite(numbers["paper_mean"]).all()
+
+
+def test_ours_stand_beside_the_papers_numbers_of_the_same_names() -> None:
+    rows = [
+        row("mnist_rotation_mean", "meta", "absolute error of learned mean (degrees)", v, replicate=v, setting=TEN)
+        for v in (3, 5)
+    ]
+    rows += [row("mnist_bptt", arm, "FT test accuracy (%)", 87.0) for arm in ("bptt", "meta", "meta-k5")]
+    ratio, auroc = "ratio of mean weight clean/noisy", "mean test AUROC over 5 classes (%)"
+    rows += [row("mnist_example_weighting", "meta", ratio, 240.0, setting="10 initialisations")]
+    rows += [row("ecg_full_access", "simclr", auroc, 80.0, setting="ft_size=500", evaluation="full_transfer")]
+    summary = summarise(metrics.validate(rows))
+    joined = beside_paper(summary, paper_numbers())
+    assert joined[summary.columns.tolist()].equals(summary)
+    np.testing.assert_equal(joined["paper_mean"].tolist(), [7.2, 88.0, 87.6, np.nan, 100.0, 79.8])
+    np.testing.assert_equal(joined["paper_standard_error"].tolist(), [1.5, np.nan, np.nan, np.nan, np.nan, 0.3])
+    assert joined["paper_note"].tolist()[3:5] == ["", "lower bound: greater than 1e2"]
+    shown = ours_and_papers(joined)
+    assert shown["ours"].tolist()[:2] == ["4.0 ± 1.0", "87.00"]
+    assert shown["paper"].tolist() == ["7.2 ± 1.5", "88", "87.6", NOTHING, "100", "79.8 ± 0.3"]
+    one = ours_and_papers(joined[joined["experiment"] == "mnist_bptt"])
+    assert one.columns.tolist() == ["arm", "metric", "n", "ours", "paper", "note"], "what is empty is left out"
+
+
+def collected(folder: Path, name: str, metric: str, values: list[float]) -> dict[str, Path]:
+    """Write metrics and claims of an experiment."""
+    paths = {f"{name}/metrics": folder / f"{name}.csv", f"{name}/claims": folder / f"{name}-claims.csv"}
+    rows = [row(name, "meta", metric, value, replicate=i, setting=TEN) for i, value in enumerate(values)]
+    metrics.write(rows, paths[f"{name}/metrics"])
+    claim = dict.fromkeys(COLUMNS, "") | {"experiment": name, "claim": f"the claim of {name}"}
+    pd.DataFrame([claim | {"verdict": "too few seeds"}]).to_csv(paths[f"{name}/claims"], index=False)
+    return paths
+
+
+def test_the_headline_puts_ours_beside_the_papers(tmp_path: Path) -> None:
+    names = ["mnist_rotation_mean", "mnist_fidelity"]
+    inputs = collected(tmp_path, names[0], "absolute error of learned mean (degrees)", [2.0, 4.0])
+    inputs |= collected(tmp_path, names[1], "cosine", [0.9])
+    outputs = {name: tmp_path / name for name in ("metrics", "claims", "headline")}
+    collect.run(CollectSettings(experiments=names, stand_ins=[]), inputs, outputs, Machine())
+    assert list(metrics.read(outputs["metrics"])["experiment"]) == [names[0], *names]
+    numbers, verdicts = outputs["headline"].read_text().split("Claims, and what these runs say about them")
+    assert all(words in numbers for words in ("3.0 ± 1.0", "7.2 ± 1.5"))
+    assert "mnist_fidelity" not in numbers, "the paper has no such number"
+    assert verdicts.startswith(" (2 too few seeds)")
+    assert all(f"the claim of {name}" in verdicts for name in names)
+    assert pd.read_csv(outputs["claims"])["claim"].tolist() == [f"the claim of {name}" for name in names]
+    collect.run(CollectSettings(experiments=names[:1], stand_ins=names[:1]), inputs, outputs, Machine())
+    assert "7.2" not in outputs["headline"].read_text(), "stand-in data have no place beside the paper's numbers"
+    for content, message in (("claim,verdict\n", r"-claims\.csv is not a table of claims"), (None, "is missing")):
+        inputs["mnist_fidelity/claims"].unlink()
+        if content is not None:
+            inputs["mnist_fidelity/claims"].write_text(content)
+        with pytest.raises(DataError, match=message):
+            collect.run(CollectSettings(experiments=names[1:], stand_ins=[]), inputs, outputs, Machine())

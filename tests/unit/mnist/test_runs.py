@@ -48,7 +48,7 @@ from metapt.engine.execute import work_of
 from metapt.engine.jobs import Job, Place
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.experiment import SUMMARY
-from metapt.evaluation.paper import paper_numbers
+from metapt.evaluation.tables import paper_numbers
 from metapt.machine import Machine
 
 SIZES: Any = {"pretrain_examples": 40, "finetune_examples": 40, "batch_size": 20}

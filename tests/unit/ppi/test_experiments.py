@@ -16,12 +16,12 @@ from metapt.domains.ppi.experiments.learned_weights import agreement
 from metapt.domains.ppi.stages import AUROC
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.evaluation.differences import compared, differences
 from metapt.evaluation.metrics import NotMeasuredError
+from metapt.evaluation.results import compared, differences
 from metapt.evaluation.statistics import estimate_mean
 from metapt.evaluation.tables import mean_and_error
-from metapt.twostage.aurocs import auroc_cells
-from metapt.twostage.replicates import pretrain_seed
+from metapt.twostage.quantities import pretrain_seed
+from metapt.twostage.tables import auroc_cells
 
 from ..twostage.synthetic_runs import SEED_SPREAD
 from .synthetic_results import FEW, MAKERS, runs_of, weights_of, written

@@ -16,7 +16,7 @@ from metapt.domains.ppi.config import Network
 from metapt.domains.ppi.data.dataset import on_device, splits
 from metapt.domains.ppi.data.graphs import save
 from metapt.domains.ppi.experiments.representations import FeaturesSettings
-from metapt.domains.ppi.experiments.representations.run import compared
+from metapt.domains.ppi.experiments.representations.run import compared, linear_cka
 from metapt.domains.ppi.experiments.representations.run import run as compare
 from metapt.domains.ppi.finetune import finetune_tasks
 from metapt.domains.ppi.gin import GinEncoder, initial_pretrained, load_pretrained
@@ -26,7 +26,6 @@ from metapt.domains.ppi.problem import WEIGHTS, task_weights
 from metapt.domains.ppi.stages import ONLINE, QUANTILES
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.evaluation.cka import linear_cka
 from metapt.machine import Machine
 from metapt.training.pretrained_file import Learned, save_pretrained
 from metapt.twostage import finetuning

@@ -20,7 +20,7 @@ from metapt.evaluation.comparisons import judge
 from metapt.evaluation.tables import write_blocks
 from metapt.machine import Machine
 from metapt.sections import SummarySettings
-from metapt.twostage.replicates import pair
+from metapt.twostage.quantities import pair
 
 SEED_SPREAD = (-0.5, 0.1, 0.4, -0.2, 0.2)
 """What a PT seed adds to the AUROC of every arm, so that it cancels in paired differences."""

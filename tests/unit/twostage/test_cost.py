@@ -50,26 +50,27 @@ def test_an_arm_is_a_multiple_of_plain_pt() -> None:
     assert not list(comparisons(cost(plain=None), ["meta"], (Limit(TIME_PER_STEP, "", 2.0, ""),)))
 
 
-def test_ft_of_an_encoder_is_all_its_runs_and_a_multiple_of_its_pt() -> None:
+def test_numbers_are_in_the_metrics_own_unit_and_texts_in_one_for_people() -> None:
+    """FT of an encoder is all its runs, and a multiple of its PT."""
     seconds = pd.Series([900.0, 300.0, 300.0, 800.0, 250.0, 250.0], index=[0, 1, 2, 1000, 1001, 1002])
     made = tables(replace(cost(), finetuning={FULL_TRANSFER: seconds}))
-    row = made.numbers.set_index("arm").loc["plain"]
-    assert row[f"{FT_TIME}, {FULL_TRANSFER}, median"] == pytest.approx(300.0)
-    assert row[f"{FT_TIME}, {FULL_TRANSFER}, over PT"] == pytest.approx((1500 + 1300) / 2 / 3600)
-    shown = made.blocks["Cost of FT from plain: medians over FT runs, and over PT seeds"]
-    assert shown.to_numpy().tolist() == [["FT of the whole network", "6", "300", "0.389", "0.39"]]
-
-
-def test_numbers_are_in_the_metrics_own_unit_and_texts_in_one_for_people() -> None:
-    made = tables(cost())
-    row = made.numbers.set_index("arm").loc["meta"]
-    spread = [row[f"{TIME_PER_STEP}, {word}"] for word in ("min", "median", "max")]
-    assert spread == [pytest.approx(each) for each in (0.030, 0.033, 0.036)]
+    numbers = made.numbers.set_index("arm")
+    row = numbers.loc["meta"]
+    assert [row[f"{TIME_PER_STEP}, {word}"] for word in ("min", "median", "max")] == pytest.approx(
+        [0.030, 0.033, 0.036]
+    )
     assert row[f"{WALL_TIME}, median"] == pytest.approx(10800.0)
     assert row[f"{TIME_PER_STEP}, ratio low"] < 3.0 < row[f"{TIME_PER_STEP}, ratio high"]
-    (shown,) = made.blocks.values()
+    of_ft = numbers.loc["plain", [f"{FT_TIME}, {FULL_TRANSFER}, {word}" for word in ("median", "over PT")]]
+    assert of_ft.tolist() == pytest.approx([300.0, (1500 + 1300) / 2 / 3600])
+    shown, of_ft = made.blocks.values()
     texts = shown.set_index("arm").loc["meta"]
-    assert texts[["ms per PT step", "whole PT (h)", "memory (GB)", "PT runs"]].tolist() == ["33", "3", "3", "5"]
+    assert texts[["ms per PT step", "whole PT (h)", "memory (GB)", "PT runs", "paper"]].tolist() == [
+        "33",
+        *"335",
+        "3 h",
+    ]
+    assert of_ft.to_numpy().tolist() == [["FT of the whole network", "6", "300", "0.389", "0.39"]]
 
 
 SEVERAL = {"plain": ["slow", "fast"], "meta": ["slow", "fast"]}

@@ -24,7 +24,7 @@ from metapt.evaluation.auroc import auroc
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import leaves
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import FinetuneProblem, full_transfer, linear_evaluation
+from metapt.twostage.finetuning import FinetuneProblem, Transfer, linear_evaluation
 
 from ..ppi.small_graphs import FINE, TEST_SPECIES, small_graphs
 
@@ -98,7 +98,7 @@ def logits(head: Params, features: Tensor) -> Tensor:
 def test_ft_of_the_network_is_plain_training_with_adam(domain: Callable[..., World], own: dict[str, Any]) -> None:
     world = domain(epochs=2, batch_size=8, **own)
     before, copied = copy.deepcopy(world.start), copy.deepcopy(world.start)
-    score = full_transfer(world.problem, world.start, 1e-2, generator("ft")).score()
+    score = Transfer(world.problem, world.start, 1e-2, generator("ft")).score()
     body, buffers, stream = leaves(copied.encoder), copied.buffers, generator("ft")
     masks = world.masks(stream)
     head = leaves(world.head(stream))

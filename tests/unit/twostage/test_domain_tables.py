@@ -84,27 +84,20 @@ def test_cells_have_errors_of_runs_and_of_seeds_and_differences_are_paired(case:
     assert all(word in markdown for word in case.words)
 
 
-COST = {"ecg": ecg, "ppi": ppi}
+PPI_COST = {"arms": ["meta", "meta-stable", "meta-frozen", "related_only", "graph_supervised"]}
 
 
 @pytest.mark.parametrize(
-    ("name", "plain", "arms", "time", "memory", "words"),
+    ("domain", "section", "time", "memory", "words"),
     [
-        ("ecg", "simclr", {}, 1.5, 1.75, ("Cost of PT on a machine:", "3 h, 8-9 GB")),
-        (
-            "ppi",
-            "graph_supervised",
-            {"arms": ["meta", "meta-stable", "meta-frozen", "related_only", "graph_supervised"]},
-            1.6,
-            1.4,
-            ("5 h, 8-9 GB", "Cost of FT from meta", "FT of the whole network"),
-        ),
+        (ecg, {}, 1.5, 1.75, ("Cost of PT on a machine:", "3 h, 8-9 GB")),
+        (ppi, PPI_COST, 1.6, 1.4, ("5 h, 8-9 GB", "Cost of FT from meta", "FT of the whole network")),
     ],
 )
 def test_cost_is_a_multiple_of_plain_pt_on_all_tasks_alike(
-    name: str, plain: str, arms: dict[str, Any], time: float, memory: float, words: tuple[str, ...], tmp_path: Path
+    domain: Any, section: dict[str, Any], time: float, memory: float, words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    runs = COST[name].runs_of("cost", tmp_path, cost=arms, finetune_seeds=2).write()
+    runs = domain.runs_of("cost", tmp_path, cost=section, finetune_seeds=2).write()
     verdicts, (numbers, markdown) = runs.judged()["verdict"], runs.tabled()
     found = numbers.set_index("arm").loc["meta"]
     assert (found[f"{TIME_PER_STEP}, ratio"], found[f"{PEAK_MEMORY}, ratio"]) == pytest.approx((time, memory))

@@ -17,12 +17,10 @@ from metapt.engine.config import validate
 from metapt.engine.registry import domain
 from metapt.evaluation import metrics
 from metapt.evaluation.headroom import REFERENCE, RUN
-from metapt.evaluation.headroom_report import text
-from metapt.evaluation.headroom_table import read
+from metapt.evaluation.headroom_report import read, text
 from metapt.evaluation.tables import write_blocks
 from metapt.twostage.headroom import HeadroomSection
-from metapt.twostage.quantities import LINEAR_EVALUATION, VALIDATION_AUROC
-from metapt.twostage.replicates import pair
+from metapt.twostage.quantities import LINEAR_EVALUATION, VALIDATION_AUROC, pair
 
 SEEDS = [4, 7, 9]
 SECTIONS: dict[str, dict[str, Any]] = {
@@ -36,6 +34,11 @@ METRICS = {
     "ppi": (ppi.AUROC, VALIDATION_AUROC),
 }
 CELLS = {"mnist": [""], "ecg": ["ft_size=500"], "ppi": ["full_access", "permuted_90"]}
+PROBLEMS = {
+    "mnist": ["mnist rotation"],
+    "ecg": ["ecg width 8"],
+    "ppi": ["ppi 3x16 full_access", "ppi 3x16 permuted_90"],
+}
 REFERENCES = {"mnist": REFERENCE, "ecg": "simclr", "ppi": "graph_supervised"}
 
 
@@ -52,21 +55,14 @@ def results(name: str) -> Any:
                     words = {"replicate": pair(seed, number), "setting": cell, "evaluation": LINEAR_EVALUATION}
                     for metric, value in zip(METRICS[name], (80 + place + seed, 70 + place + number), strict=True):
                         rows.append(metrics.row(f"{name}_headroom", arm, metric, value, **words))
-    return record.results(
-        name=f"{name}_headroom",
-        config=config,
-        section=section,
-        metrics=metrics.validate(rows),
-        series=pd.DataFrame(),
-        machines={},
-        files={},
-    )
+    return record.results(f"{name}_headroom", config, section, metrics.validate(rows), pd.DataFrame(), {}, {})
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_a_table_has_a_row_for_each_run_and_is_read_with_pandas(name: str, tmp_path: Path) -> None:
-    found = results(name)
-    blocks, rows = domain(name).experiments["headroom"].tables(found)
+def test_a_table_has_a_row_for_each_run_and_the_claims_are_on_the_gain(name: str, tmp_path: Path) -> None:
+    found, record = results(name), domain(name).experiments["headroom"]
+    blocks, rows = record.tables(found)
+    assert list(rows["problem"].unique()) == PROBLEMS[name]
     write_blocks(blocks, tmp_path / "table", rows)
     again = pd.read_csv(tmp_path / "table.csv")
     assert len(again) == 7 * 3 * 2 * len(CELLS[name])
@@ -78,25 +74,8 @@ def test_a_table_has_a_row_for_each_run_and_is_read_with_pandas(name: str, tmp_p
     assert first["test"] == 80 + first["pretrain_seed"] + 1 + sorted(found.section.made_arms()).index(first["setting"])
     assert again["validation"].mean() == pytest.approx(70 + 3 + 0.5)
     assert text(read([tmp_path / "table.csv"])).count("settings explain ") == len(CELLS[name])
-
-
-@pytest.mark.parametrize("name", SECTIONS)
-def test_the_claims_are_on_the_gain_over_the_reference(name: str) -> None:
-    claims = list(domain(name).experiments["headroom"].comparisons(results(name)))
-    assert len(claims) == len(CELLS[name])
-    for claim in claims:
-        measured: Any = claim.measure()
-        assert measured.mean == pytest.approx(6.0)
-        assert measured.n == 3
-
-
-def test_problems_are_named_by_what_they_are() -> None:
-    found = [domain(name).experiments["headroom"].tables(results(name)).numbers for name in SECTIONS]
-    assert [list(rows["problem"].unique()) for rows in found] == [
-        ["mnist rotation"],
-        ["ecg width 8"],
-        ["ppi 3x16 full_access", "ppi 3x16 permuted_90"],
-    ]
+    gains: list[Any] = [claim.measure() for claim in record.comparisons(found)]
+    assert [(gain.mean, gain.n) for gain in gains] == [(pytest.approx(6.0), 3)] * len(CELLS[name])
 
 
 class Section(HeadroomSection):

@@ -35,17 +35,8 @@ HEADS = [head(seed) for seed in range(3)]
 
 
 def trained(seeds: list[int], lrs: list[float], epochs: int = 8) -> list[Score]:
-    streams = [generator("order", seed) for seed in seeds]
-    return linear_heads(
-        TRAIN,
-        VALIDATION,
-        TEST,
-        [HEADS[seed] for seed in seeds],
-        lrs=lrs,
-        epochs=epochs,
-        batch_size=16,
-        generators=streams,
-    )
+    heads, streams = [HEADS[seed] for seed in seeds], [generator("order", seed) for seed in seeds]
+    return linear_heads(TRAIN, VALIDATION, TEST, heads, lrs=lrs, epochs=epochs, batch_size=16, generators=streams)
 
 
 def test_heads_and_learning_rates_that_are_trained_together_come_out_as_they_would_alone() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 import metapt
 from metapt.errors import ConfigError, TrainingError
 from metapt.evaluation.headroom import REFERENCE, headroom
-from metapt.evaluation.headroom_table import grids, read
+from metapt.evaluation.headroom_report import grids, read
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.optimizers import OptimizerSpec
 
@@ -80,14 +80,8 @@ def test_a_known_headroom_is_found() -> None:
     variances = np.array([targets.var(ddof=1), np.var([0.0, 0.5, 1.0], ddof=1)])
     shares = found.headroom.shares
     assert shares["settings"].share == pytest.approx(100 * variances[0] / variances.sum(), rel=1e-3)
-    assert str(found).startswith(f"settings explain {shares['settings'].share:.0f} % of the variance;\n")
     assert f"gains {targets.max() - 0.25:.3g} points" in str(found)
-
-
-def test_where_hyperparameters_do_nothing_nothing_is_gained() -> None:
-    found = measure("ignores")
-    assert found.headroom.shares["settings"].share == 0
-    assert str(found).startswith("settings explain 0 % of the variance;\nno setting gains anything.\n")
+    assert str(measure("ignores")).startswith("settings explain 0 % of the variance;\nno setting gains anything.\n")
 
 
 def test_settings_do_not_depend_on_their_number_and_validation_results_are_kept() -> None:
@@ -128,7 +122,7 @@ LIKE_A_COLUMN = "a hyperparameter is named '{}', like a column of the table"
         (
             {"optimizer": OptimizerSpec("SGD", {"lr": 1e6})},
             TrainingError,
-            "reference with PT seed 0: the PT loss at step 5 is inf.* smaller range",
+            "seed 0: the PT loss .* is inf.* smaller range",
         ),
     ],
 )

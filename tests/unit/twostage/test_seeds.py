@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,9 +12,11 @@ import pytest
 
 from metapt.errors import ConfigError, DataError
 from metapt.evaluation.comparisons import decide
-from metapt.twostage.replicates import SEEDS, pair, pretrain_seed
-from metapt.twostage.seeds import bootstrap, difference, difference_columns, over_runs, over_seeds, seed_means
-from metapt.twostage.tables import better, difference_text
+from metapt.twostage.arms import Pair
+from metapt.twostage.quantities import pair, pretrain_seed
+from metapt.twostage.results import Cell
+from metapt.twostage.seeds import bootstrap, difference, over_seeds, seed_means
+from metapt.twostage.tables import arm_differences, better, difference_text
 
 
 def runs(seeds: list[float], spread: float = 0.1, count: int = 4) -> pd.Series[float]:
@@ -27,8 +31,7 @@ def test_runs_of_one_encoder_are_averaged_first() -> None:
     values = runs([70.0, 72.0, 74.0])
     assert seed_means(values).to_dict() == pytest.approx({0: 70.0, 1: 72.0, 2: 74.0})
     assert over_seeds(values).standard_error == pytest.approx(2 / math.sqrt(3))
-    assert over_runs(values).standard_error == pytest.approx(np.std(values, ddof=1) / math.sqrt(12))
-    assert over_runs(values).mean == over_seeds(values).mean == pytest.approx(72.0)
+    assert over_seeds(values).mean == pytest.approx(72.0)
 
 
 def test_what_a_pt_seed_does_to_both_arms_cancels_in_whatever_order_they_stand() -> None:
@@ -38,6 +41,8 @@ def test_what_a_pt_seed_does_to_both_arms_cancels_in_whatever_order_they_stand()
     for order in (b[::-1], b.sample(frac=1, random_state=0)):
         drawn = bootstrap(a, order)
         assert (drawn.mean, drawn.low, drawn.high, drawn.n) == (*[pytest.approx(1.0)] * 3, 4)
+    many = bootstrap(runs([71.0, 72.0, 73.0, 78.0], 0.0, 50), runs([70.0] * 4, 0.0, 50))
+    assert many.standard_error == pytest.approx(np.std([1.0, 2.0, 3.0, 8.0]) / 2, rel=0.05), "PT seeds are drawn"
     alone = bootstrap(runs([71.0]), runs([70.0]))
     assert (alone.mean, alone.n) == (pytest.approx(1.0), 1)
     assert math.isnan(alone.low), "one PT seed has no interval"
@@ -45,20 +50,20 @@ def test_what_a_pt_seed_does_to_both_arms_cancels_in_whatever_order_they_stand()
         difference(a, runs([70.0]))
 
 
-def test_the_bootstrap_draws_pt_seeds_and_not_runs() -> None:
-    a, b = runs([71.0, 72.0, 73.0, 78.0], spread=0.0, count=50), runs([70.0] * 4, spread=0.0, count=50)
-    drawn = bootstrap(a, b)
-    assert drawn.standard_error == pytest.approx(np.std([1.0, 2.0, 3.0, 8.0]) / 2, rel=0.05)
-
-
 def test_the_columns_of_a_difference_are_of_the_first_minus_the_second_arm() -> None:
     a, b = runs([71.0, 75.4, 69.8, 80.9]), runs([70.0, 74.0, 68.5, 79.0])
-    columns, d, drawn = difference_columns(a, b), difference(a, b), bootstrap(a, b)
-    assert columns["mean"] == pytest.approx(1.4)
-    assert (columns["seeds"], columns["seed_standard_error"], columns["p_value"]) == (4, d.standard_error, d.p_value)
-    assert (columns["low"], columns["high"]) == (d.low, d.high)
-    assert (columns["bootstrap_low"], columns["bootstrap_high"]) == (drawn.low, drawn.high)
-    assert columns["low"] < columns["bootstrap_low"] < 1.4 < columns["bootstrap_high"] < columns["high"]
+    found: Any = SimpleNamespace(
+        cells=lambda: [Cell(arm, "s", "e", {"arm": arm}) for arm in ("a", "b", "other")],
+        runs=lambda arm, setting, evaluation: {"a": a, "b": b}[arm],
+        setting_of_control=lambda control, setting: setting,
+    )
+    d, drawn = difference(a, b), bootstrap(a, b)
+    [row] = arm_differences(found, [Pair("a", "b")]).to_dict("records")
+    assert row == {"arm": "a", "minus": "b", "mean": d.mean, "seed_standard_error": d.standard_error, "seeds": 4} | {
+        "low": d.low, "high": d.high, "p_value": d.p_value, "bootstrap_low": drawn.low, "bootstrap_high": drawn.high
+    }  # fmt: skip
+    assert row["low"] < row["bootstrap_low"] < row["mean"] < row["bootstrap_high"] < row["high"]
+    assert row["mean"] == pytest.approx(1.4)
 
 
 @pytest.mark.parametrize(("control", "word"), [(60.0, "reproduced"), (70.5, "control failed")])
@@ -74,9 +79,9 @@ def test_a_control_that_is_no_better_than_no_pt_is_no_control(control: float, wo
 
 
 def test_a_pair_of_seeds_is_one_number() -> None:
-    pairs = [(pt, ft) for pt in (0, 1, 40) for ft in (0, 7, SEEDS - 1)]
-    assert [(pretrain_seed(pair(*each)), pair(*each) % SEEDS) for each in pairs] == pairs
-    for wrong in ((0, SEEDS), (0, -1), (-1, 0)):
+    pairs = [(pt, ft) for pt in (0, 1, 40) for ft in (0, 7, 999)]
+    assert [(pretrain_seed(pair(*each)), pair(*each) % 1000) for each in pairs] == pairs
+    for wrong in ((0, 1000), (0, -1), (-1, 0)):
         with pytest.raises(ConfigError, match="FT seeds from 0 to 999"):
             pair(*wrong)
 

@@ -22,11 +22,10 @@ from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Needs
 from metapt.evaluation.tables import Tables, published
-from metapt.twostage import panels, tables
+from metapt.twostage import tables
 from metapt.twostage.arms import Pair
-from metapt.twostage.aurocs import arm_differences, auroc_cells, beside_papers
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
-from metapt.twostage.tables import Row
+from metapt.twostage.tables import Row, arm_differences, auroc_cells, beside_papers
 
 PLAIN = "simclr"  # the arm that others are drawn against
 _ROW = ["evaluation", "arm", "meta_size"]
@@ -158,7 +157,7 @@ def _dots(results: EcgResults, cells: pd.DataFrame, papers: pd.DataFrame) -> Fig
     figure, axes = figures.panels(columns=len(evaluations), width=5.6, height=height)
     for axis, evaluation in zip(axes, evaluations, strict=True):
         xlabel = f"{AUROC_LABEL}, |$D_{{FT}}$| = {size}"
-        panels.dots(axis, _of(cells, evaluation), _of(papers, evaluation), results.label, xlabel)
+        tables.dots(axis, _of(cells, evaluation), _of(papers, evaluation), results.label, xlabel)
         figures.title(axis, EVALUATIONS[evaluation])
     figures.legend_above(figure, axes)
     return figure

@@ -12,7 +12,7 @@ from metapt.domains.ecg.finetune import EcgFinetuneProblem, Labelled, Sets, chec
 from metapt.domains.ecg.setting import Setting
 from metapt.hypergrad import Pretrained
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import full_transfer, linear_evaluation
+from metapt.twostage.finetuning import Transfer, linear_evaluation
 from metapt.twostage.heads import highest
 from metapt.twostage.quantities import FULL_TRANSFER
 
@@ -51,7 +51,7 @@ def cross_validated_auroc(setting: Setting, count: int, evaluation: str, pretrai
         problem = EcgFinetuneProblem(setting.width, Sets(train, held_out, held_out), finetune)
         draws = generator("ecg run search FT", setting.seed, out)
         if evaluation == FULL_TRANSFER:
-            transfer = full_transfer(problem, pretrained, finetune.lr, draws, f"FT without {name}")
+            transfer = Transfer(problem, pretrained, finetune.lr, draws, f"FT without {name}")
             transfer.train(finetune.epochs)
             curve = transfer.curve
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metapt.domains.ecg.config import Arm, EcgFinetuning, EcgPretraining, Split
 from metapt.domains.ecg.data.sections import EcgFolder
 from metapt.sections import JobSettings
-from metapt.twostage import stages
+from metapt.twostage import jobs
 
 
 class FolderSettings(JobSettings):
@@ -15,7 +15,7 @@ class FolderSettings(JobSettings):
     files: str  # digest of the names, sizes and times of change of its files, see `find`
 
 
-class EcgPretrainSettings(stages.PretrainSettings):
+class EcgPretrainSettings(jobs.PretrainSettings):
     """What a PT job reads: the arm, the ECGs that it sees, and the encoder."""
 
     arm_settings: Arm  # without its changes of PT and FT
@@ -27,7 +27,7 @@ class EcgPretrainSettings(stages.PretrainSettings):
     finetune: EcgFinetuning | None = None  # of the FT runs that judge PT runs, with the arm's changes; None: none do
 
 
-class EcgFinetuneSettings(stages.FinetuneSettings):
+class EcgFinetuneSettings(jobs.FinetuneSettings):
     """What an FT job reads: its ECGs, and how it trains."""
 
     meta_size: int | None  # labelled ECGs that PT saw; None: none

@@ -15,9 +15,8 @@ from metapt.domains.mnist.quantities import DIAGNOSIS
 from metapt.evaluation import figures, results
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Criterion
 from metapt.evaluation.experiment import Experiment, Needs
-from metapt.evaluation.paper import beside_paper
 from metapt.evaluation.statistics import estimate_mean, summarise
-from metapt.evaluation.tables import Tables, ours_and_papers
+from metapt.evaluation.tables import Tables, beside_paper, ours_and_papers
 from metapt.sections import plain
 
 

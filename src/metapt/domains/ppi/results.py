@@ -34,11 +34,11 @@ from metapt.evaluation.figures import Style
 from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.evaluation.tables import Tables, published
 from metapt.files import reading
-from metapt.twostage import panels, tables
+from metapt.twostage import tables
 from metapt.twostage.arms import Pair
-from metapt.twostage.aurocs import arm_differences, auroc_cells, beats, beside_papers, evaluation_words
 from metapt.twostage.quantities import EVALUATIONS, VALIDATION_AUROC
 from metapt.twostage.results import Cell, TwoStageResults
+from metapt.twostage.tables import arm_differences, auroc_cells, beats, beside_papers, evaluation_words
 
 STYLES: dict[str, Style] = {
     "no_pt": (6, 6, "-"),
@@ -284,7 +284,7 @@ def draw_auroc(results: PpiResults) -> Figure:
     height = max(2.2, 0.5 * len(arms) + 1.1)
     drawn, axes = figures.panels(len(evaluations), 2 if len(below) else 1, width=5.6, height=height)
     for axis, evaluation in zip(axes, evaluations, strict=False):
-        panels.dots(axis, _of(cells, evaluation), _of(papers, evaluation), results.label)
+        tables.dots(axis, _of(cells, evaluation), _of(papers, evaluation), results.label)
         figures.title(axis, f"{SETTINGS[key]}, {EVALUATIONS[evaluation]}")
     for axis, evaluation in zip(axes[len(evaluations) :], evaluations, strict=False):
         part = _of(below, evaluation)

@@ -8,7 +8,7 @@ from metapt.domains.ppi.config import Arm, Network, PpiFinetuning, PpiPretrainin
 from metapt.domains.ppi.data.sections import Source, String
 from metapt.errors import ConfigError
 from metapt.sections import JobSettings
-from metapt.twostage import stages
+from metapt.twostage import jobs
 
 FOLDS = 4  # number of parts of the FT tasks, each held out in turn
 
@@ -42,7 +42,7 @@ class PpiPrepareSettings(JobSettings):
     test_species: list[int]  # NCBI taxa
 
 
-class PpiPretrainSettings(stages.PretrainSettings):
+class PpiPretrainSettings(jobs.PretrainSettings):
     """What a PT job reads."""
 
     arm_settings: Arm  # without its changes of PT and FT
@@ -52,7 +52,7 @@ class PpiPretrainSettings(stages.PretrainSettings):
     pretrain: PpiPretraining  # with the arm's changes
 
 
-class PpiFinetuneSettings(stages.FinetuneSettings):
+class PpiFinetuneSettings(jobs.FinetuneSettings):
     """What an FT job reads."""
 
     setting: str  # one of `SETTINGS`, or a name from `permuted`

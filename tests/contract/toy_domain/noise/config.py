@@ -8,7 +8,7 @@ from pydantic import Field
 
 from metapt.method import MetaArm, NeumannSeries
 from metapt.sections import ArmSection, DomainSection, Positive, Rate
-from metapt.twostage.stages import PretrainSettings
+from metapt.twostage.jobs import PretrainSettings
 
 
 class Fixed(ArmSection):

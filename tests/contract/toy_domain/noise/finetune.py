@@ -17,7 +17,7 @@ from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.pretrained_file import load_pretrained
 from metapt.twostage.finetuning import FinetuneProblem, Part, Start, finetune, write
 from metapt.twostage.heads import Examples
-from metapt.twostage.stages import FinetuneSettings
+from metapt.twostage.jobs import FinetuneSettings
 
 AUROC = "test AUROC (%)"
 

@@ -6,7 +6,7 @@ from metapt.domains.noise.config import NoisePretrainSettings, NoiseSettings
 
 from metapt.engine.jobs import Job, Jobs
 from metapt.sections import JobSettings
-from metapt.twostage.stages import FinetuneSettings
+from metapt.twostage.jobs import FinetuneSettings
 
 RAW = ["examples.csv"]
 PREPARED = {"examples": "examples.pt"}

@@ -11,7 +11,7 @@ from metapt.domains.ecg.config import ARMS, BestOf, BiSsl, Joint
 from metapt.domains.ecg.results import EcgResults
 from metapt.evaluation.experiment import Experiment
 from metapt.sections import ExperimentSection, Sizes, key
-from metapt.twostage.aurocs import beats
+from metapt.twostage.tables import beats
 
 
 class FullAccess(ExperimentSection):

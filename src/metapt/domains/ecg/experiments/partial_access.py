@@ -24,8 +24,8 @@ from metapt.evaluation.comparisons import Comparison
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.sections import ExperimentSection, Sizes, SummarySettings, key
 from metapt.twostage.arms import Pair
-from metapt.twostage.aurocs import auroc_cells, beats_in
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
+from metapt.twostage.tables import auroc_cells, beats_in
 
 
 class PartialAccess(ExperimentSection):

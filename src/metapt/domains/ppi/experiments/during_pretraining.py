@@ -35,9 +35,8 @@ from metapt.evaluation.statistics import Estimate, estimate_mean, paired_differe
 from metapt.evaluation.tables import Tables, mean_and_error, published
 from metapt.sections import key
 from metapt.twostage.arms import changed, differing
-from metapt.twostage.panels import dots
 from metapt.twostage.quantities import PRETRAINING
-from metapt.twostage.tables import numbers_of
+from metapt.twostage.tables import dots, numbers_of
 
 COTRAINED = ("cotrain", "cotrain_pcgrad", "cotrain_learned_weights")
 

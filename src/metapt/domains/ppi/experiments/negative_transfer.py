@@ -26,8 +26,7 @@ from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate, estimate_mean, paired_difference
 from metapt.evaluation.tables import Tables, mean_and_error
 from metapt.twostage.arms import without_pretraining
-from metapt.twostage.quantities import EVALUATIONS, FULL_TRANSFER
-from metapt.twostage.replicates import pretrain_seed
+from metapt.twostage.quantities import EVALUATIONS, FULL_TRANSFER, pretrain_seed
 from metapt.twostage.tables import numbers_of
 
 

@@ -16,10 +16,8 @@ from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.tables import Tables, published
 from metapt.sections import key
-from metapt.twostage.aurocs import auroc_cells, beside_papers
-from metapt.twostage.panels import dots
 from metapt.twostage.quantities import FULL_TRANSFER, LINEAR_EVALUATION
-from metapt.twostage.tables import cell_text, numbers_of
+from metapt.twostage.tables import auroc_cells, beside_papers, cell_text, dots, numbers_of
 
 BEST = "best of full transfer and linear evaluation"
 INITIALS = {FULL_TRANSFER: "F", LINEAR_EVALUATION: "L"}

@@ -14,8 +14,7 @@ from metapt.domains.mnist.quantities import ACCURACY, VALIDATION_ACCURACY
 from metapt.machine import Machine
 from metapt.sections import seed_numbers
 from metapt.training.supervised import accuracy
-from metapt.twostage.quantities import FULL_TRANSFER
-from metapt.twostage.replicates import pair
+from metapt.twostage.quantities import FULL_TRANSFER, pair
 
 
 def run(settings: ArmSettings[BpttStudy], inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:

@@ -13,8 +13,8 @@ from metapt.domains.mnist.quantities import ERROR
 from metapt.domains.mnist.results import MnistResults, experiment
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison, at_most
-from metapt.evaluation.paper import paper_numbers
 from metapt.evaluation.statistics import estimate
+from metapt.evaluation.tables import paper_numbers
 
 
 def figure(results: MnistResults) -> Figure:

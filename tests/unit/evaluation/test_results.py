@@ -1,4 +1,4 @@
-"""Paired differences: which arms are compared, and over which replicates."""
+"""The arms of an experiment, and paired differences: which are compared, and over which replicates."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 
 from metapt.evaluation import metrics
-from metapt.evaluation.differences import COLUMNS, compared, differences
-from metapt.evaluation.results import Results
+from metapt.evaluation.results import DIFFERENCES, Results, compared, differences
 from metapt.sections import ArmSection, ExperimentSection, Section
-from metapt.twostage.replicates import pair
+from metapt.twostage.quantities import pair
 from metapt.twostage.results import TwoStageResults
 
 
@@ -50,26 +49,17 @@ def test_an_arm_is_compared_with_the_one_that_it_extends() -> None:
         "own": Arm(extends="a", own={"crop": 0.2}),
         "same": Arm(extends="a"),
     }
-    assert compared(arms, []) == {
+    extended = {
         ("b", "a"): "lr: 1.0, not 0.1",
         ("c", "b"): "inverse.terms: 5, not 1; lr: 2.0, not 1.0",
         ("own", "a"): "own.crop: 0.2, not the domain's",
         ("same", "a"): "",
     }
-
-
-def test_the_pairs_of_claims_come_first_and_none_stands_there_twice() -> None:
-    claimed = [("a", "x"), ("b", ""), ("b", "a"), ("a", "x")]
-    arms = {"a": Arm(), "b": Arm(extends="a", lr=1), "c": Arm(extends="a", lr=2)}
-    assert list(compared(arms, claimed).items()) == [
-        (("a", "x"), ""),
-        (("b", "a"), ""),
-        (("c", "a"), "lr: 2.0, not 0.1"),
-    ]
-
-
-def test_an_arm_is_not_compared_with_itself() -> None:
-    assert compared({}, [("head", "head"), ("head", ""), ("head", "network")]) == {("head", "network"): ""}
+    assert compared(arms, []) == extended
+    claimed = [("a", "x"), ("b", ""), ("b", "a"), ("a", "x"), ("a", "a")]
+    found = compared(arms, claimed)
+    assert list(found)[:2] == [("a", "x"), ("b", "a")], "pairs of claims come first, each once"
+    assert found == extended | {("a", "x"): "", ("b", "a"): ""}
 
 
 def test_the_arms_of_an_experiment_are_its_own_or_its_domains() -> None:
@@ -78,17 +68,17 @@ def test_the_arms_of_an_experiment_are_its_own_or_its_domains() -> None:
     names = SimpleNamespace(arms=["b", "unknown"], arm_names=lambda: ["b", "unknown"])
     of_domain = Results("x", SimpleNamespace(arms={"b": Arm(), "c": Arm()}), names, own.metrics, own.series, {}, {})
     assert list(of_domain.arm_settings()) == ["b"]
-    two_stages = results({"a": [1.0]}, TwoStageResults)
-    assert two_stages.arm_settings() == {"a": Arm()}, "an arm takes nothing from others if its domain does not say so"
+    assert results({"a": [1.0]}, TwoStageResults).arm_settings() == {"a": Arm()}
 
 
 def test_differences_are_paired_by_replicate() -> None:
     table = differences(results({"a": [1.0, 2.0, 3.0], "b": [2.0, 4.0, 3.0]}, setting="s"), {("b", "a"): "lr"})
-    assert list(table) == COLUMNS
+    assert list(table) == DIFFERENCES
     [row] = table.to_dict("records")
     assert (row["arm"], row["control"], row["changed"], row["setting"], row["n"]) == ("b", "a", "lr", "s", 3)
-    assert row["mean"] == pytest.approx(1)
-    assert row["standard_error"] == pytest.approx(1 / math.sqrt(3))
+    assert (row["mean"], row["standard_error"]) == pytest.approx((1, 1 / math.sqrt(3)))
+    lonely = results({"a": [1.0, 2.0], "b": [2.0]})
+    assert differences(lonely, {("b", "a"): "", ("a", "x"): ""}).empty, "what only one arm has is left out"
 
 
 def test_fine_tuning_runs_of_one_encoder_are_one_replicate() -> None:
@@ -97,7 +87,3 @@ def test_fine_tuning_runs_of_one_encoder_are_one_replicate() -> None:
     object.__setattr__(found, "metrics", pd.concat([found.metrics, again]))
     [row] = differences(found, {("b", "a"): ""}).to_dict("records")
     assert (row["n"], row["mean"]) == (2, 1.5)
-
-
-def test_what_only_one_arm_has_is_left_out() -> None:
-    assert differences(results({"a": [1.0, 2.0], "b": [2.0]}), {("b", "a"): "", ("a", "x"): ""}).empty
