@@ -256,6 +256,15 @@ def test_an_import_is_followed_whatever_its_form_with_its_packages(statement: st
     assert len({before, after, digest(tmp_path, statement)}) == 3
 
 
+@pytest.mark.parametrize("use", ["from package.sections import f", "from package import sections\nx = sections.f()"])
+def test_a_function_beside_models_counts_however_it_is_named(use: str, tmp_path: Path) -> None:
+    digest(tmp_path, use)
+    (tmp_path / "package" / "sections.py").write_text("def f():\n    return 1")
+    before = digest(tmp_path, use)
+    (tmp_path / "package" / "sections.py").write_text("def f():\n    return 2")
+    assert digest(tmp_path, use) != before
+
+
 def test_a_data_file_counts_for_the_module_that_names_it(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()

@@ -52,26 +52,7 @@ def test_the_package_itself_requires_torch_numpy_and_scipy() -> None:
     assert named(PROJECT["optional-dependencies"]["workflow"]) == {*OTHERS}
 
 
-def test_the_library_imports_nothing_else_and_its_example_runs(tmp_path: Path) -> None:
-    modules = ["metapt.hypergrad", *(f"metapt.{place}" for place in metapt._PLACES.values())]
-    modules += [
-        f"metapt.{package}.{path.stem}"
-        for package in ("hypergrad", "hypergrad.layers", "training")
-        for path in sorted((ROOT / "src" / "metapt" / package.replace(".", "/")).glob("*.py"))
-    ]
-    short = EXAMPLE.read_text(encoding="utf-8")
-    for setting, less in {"iterations=200": "iterations=5", "warmup=40": "warmup=1"}.items():
-        assert setting in short
-        short = short.replace(setting, less)
-    (tmp_path / "short.py").write_text(short, encoding="utf-8")
-    code = f"import runpy; runpy.run_path(sys.argv[1]); import {', '.join(modules)}"
-    done = without_the_extra(code, str(tmp_path / "short.py"))
-    assert done.returncode == 0, done.stderr
-    assert "Learned noise" in done.stdout
-
-
-def test_a_headroom_is_measured_and_kept_with_nothing_else(tmp_path: Path) -> None:
-    code = """
+HEADROOM = """
 import torch
 from torch import nn
 import metapt
@@ -98,13 +79,30 @@ found = metapt.headroom(
     seeds=3,
 )
 print(found)
-found.to_csv(sys.argv[1])
+found.to_csv(sys.argv[2])
 """
-    done = without_the_extra(code, str(tmp_path / "table.csv"))
+"""A headroom of few and short runs, whose table is kept."""
+
+
+def test_the_library_imports_nothing_else_and_its_example_and_a_headroom_run(tmp_path: Path) -> None:
+    modules = ["metapt.hypergrad", *(f"metapt.{place}" for place in metapt._PLACES.values())]
+    modules += [
+        f"metapt.{package}.{path.stem}"
+        for package in ("hypergrad", "hypergrad.layers", "training")
+        for path in sorted((ROOT / "src" / "metapt" / package.replace(".", "/")).glob("*.py"))
+    ]
+    short, table = EXAMPLE.read_text(encoding="utf-8"), tmp_path / "table.csv"
+    for setting, less in {"iterations=200": "iterations=5", "warmup=40": "warmup=1"}.items():
+        assert setting in short
+        short = short.replace(setting, less)
+    (tmp_path / "short.py").write_text(short, encoding="utf-8")
+    code = f"import runpy; runpy.run_path(sys.argv[1]); import {', '.join(modules)}\n{HEADROOM}"
+    done = without_the_extra(code, str(tmp_path / "short.py"), str(table))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("settings explain ")
-    assert done.stdout.count("\n") <= 12
-    assert len((tmp_path / "table.csv").read_text().splitlines()) == 1 + 7 * 3
+    example, _, headroom = done.stdout.partition("settings explain ")
+    assert "Learned noise" in example
+    assert 0 < headroom.count("\n") <= 12
+    assert len(table.read_text().splitlines()) == 1 + 7 * 3
 
 
 def test_commands_that_need_the_extra_say_so_in_one_sentence() -> None:

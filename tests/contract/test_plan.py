@@ -49,21 +49,21 @@ def names(found: Plan, stage: str) -> list[str]:
     return sorted(job.name for job in found.jobs.values() if job.stage == stage)
 
 
-def test_the_papers_plan_is_made_in_less_than_a_second_and_without_torch() -> None:
+def test_the_papers_plan_is_made_in_less_than_a_second_and_a_command_needs_no_torch() -> None:
+    """Another job on the same core can make one of three plans slow."""
     code = (
-        "import sys, time; from pathlib import Path\n"
+        "import sys, time; from pathlib import Path; from metapt.cli import main\n"
         "from metapt.engine.config import load; from metapt.engine.plan import planned\n"
-        "start = time.process_time(); planned(load([Path('config/paper.yaml')]))\n"
-        "print(time.process_time() - start, 'torch' in sys.modules)"
+        "main(['check', '--configfile', 'tests/system/workflow/tiny.yaml']); times = []\n"
+        "for _ in range(3):\n"
+        "    start = time.process_time(); planned(load([Path('config/paper.yaml')]))\n"
+        "    times.append(time.process_time() - start)\n"
+        "print(min(times), 'torch' in sys.modules)"
     )
-
-    def seconds() -> float:
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-        seconds, torch = done.stdout.split()
-        assert torch == "False"
-        return float(seconds)
-
-    assert any(seconds() < 1 for _ in range(3)), "another job on the same core can make one process slow"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    seconds, torch = done.stdout.splitlines()[-1].split()
+    assert float(seconds) < 1
+    assert torch == "False"
 
 
 def test_every_experiment_with_a_number_of_the_paper_is_in_the_papers_config(papers: Plan) -> None:
@@ -236,12 +236,6 @@ def test_public_data_are_downloaded_file_by_file() -> None:
     ]
 
 
-def test_the_augmentations_of_ecgs_take_one_study() -> None:
-    settings = {"source": "simulated", "pretrain_seeds": 2, "evaluations": ["linear_evaluation"]}
-    found = plan(ecg=settings | {"augmentations": {"arms": ["simclr", "meta"], "finetune_size": 30}})
-    assert names(found, "study") == ["ecg/augmentations/views"]
-
-
 def test_an_experiment_is_a_module_or_a_package_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, order in (("__init__", None), ("later", 2), ("first/__init__", None), ("first/report", 1)):
         path = tmp_path / "pretend" / f"{name}.py"
@@ -284,6 +278,7 @@ KNOWN = finished(PREPARED, (job("pt", "simclr"), 10.0), (META, 20.0), (META, 30.
         ([(META, 0.5, 0.0)] * 4, 50.0),
         ([(META, 0.25, 0.0)] * 2, 25.0),
         ([(META, 0.5, 20.0), (META, 0.5, 100.0)], 5.0),
+        ([(META, 0.5, 0.0)] * 4 + [(META, 0.5, 100.0)], 50.0),  # one that takes longer than known ones
         ([], 0.0),
     ],
 )
