@@ -10,36 +10,22 @@ from typing import TYPE_CHECKING, Any
 from metapt.errors import with_extra
 
 if TYPE_CHECKING:  # the same as in _PLACES
-    from metapt.hypergrad.distributed import distributed, processes_of
-    from metapt.training.check import check
-    from metapt.training.checkpoint import Checkpoint
-    from metapt.training.loaders import LoaderBatches
-    from metapt.training.meta import MetaPretraining
-    from metapt.training.meta_settings import MetaSettings
-    from metapt.training.module_problem import Autocast, ModuleProblem
-    from metapt.training.optimizers import OptimizerSpec
-    from metapt.training.pretraining import Pretrainer
-    from metapt.training.recorder import Recorder
-    from metapt.training.supervised import finetune_head
-    from metapt.twostage.own_problem import headroom
+    from metapt.hypergrad.distributed import distributed as distributed
+    from metapt.hypergrad.distributed import processes_of as processes_of
+    from metapt.training.check import check as check
+    from metapt.training.checkpoint import Checkpoint as Checkpoint
+    from metapt.training.loaders import LoaderBatches as LoaderBatches
+    from metapt.training.meta import MetaPretraining as MetaPretraining
+    from metapt.training.meta_settings import MetaSettings as MetaSettings
+    from metapt.training.module_problem import Autocast as Autocast
+    from metapt.training.module_problem import ModuleProblem as ModuleProblem
+    from metapt.training.optimizers import OptimizerSpec as OptimizerSpec
+    from metapt.training.pretraining import Pretrainer as Pretrainer
+    from metapt.training.recorder import Recorder as Recorder
+    from metapt.training.supervised import finetune_head as finetune_head
+    from metapt.twostage.own_problem import headroom as headroom
 
 __version__ = "0.3.0"
-__all__ = [
-    "Autocast",
-    "Checkpoint",
-    "LoaderBatches",
-    "MetaPretraining",
-    "MetaSettings",
-    "ModuleProblem",
-    "OptimizerSpec",
-    "Pretrainer",
-    "Recorder",
-    "check",
-    "distributed",
-    "finetune_head",
-    "headroom",
-    "processes_of",
-]
 _PLACES = {
     "Autocast": "training.module_problem",
     "Checkpoint": "training.checkpoint",
@@ -56,6 +42,7 @@ _PLACES = {
     "headroom": "twostage.own_problem",
     "processes_of": "hypergrad.distributed",
 }
+__all__ = list(_PLACES)
 
 
 def __getattr__(name: str) -> Any:

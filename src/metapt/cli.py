@@ -56,34 +56,32 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"metapt {metapt.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    def command(
-        name: str, run: Callable[[argparse.Namespace], int], does: str, example: str
-    ) -> argparse.ArgumentParser:
-        added = commands.add_parser(
-            name,
-            help=does,
-            description=f"{does[0].upper()}{does[1:]}.",
-            epilog=f"example: {example}",
-        )
+    def command(run: Command, does: str, example: str) -> argparse.ArgumentParser:
+        """Add the command of the name of its function."""
+        name, description = run.__name__[1:], f"{does[0].upper()}{does[1:]}."
+        added = commands.add_parser(name, help=does, description=description, epilog=f"example: metapt {example}")
         added.set_defaults(run=run)
         return added
 
-    def configs(command: argparse.ArgumentParser, required: bool) -> None:
+    def configs(command: argparse.ArgumentParser, required: bool = True) -> None:
+        words = "config files; each changes keys of the ones before it. Where a config/NAME.yaml is not there, the "
+        words += "package's is read"
         command.add_argument(
-            "--configfile",
-            type=_configfile,
-            nargs="+",
-            required=required,
-            metavar="CONFIG.yaml",
-            help="config files; each changes keys of the ones before it. Where a config/NAME.yaml is not there, the "
-            "package's is read",
+            "--configfile", type=_configfile, nargs="+", required=required, metavar="CONFIG.yaml", help=words
         )
 
+    def device(command: argparse.ArgumentParser, default: str) -> None:
+        words = f"device of trainings; default: {default}"
+        command.add_argument("--device", choices=("cpu", "cuda"), help=words)
+
+    def results(command: argparse.ArgumentParser, default: str) -> None:
+        words = f"a results folder; default: the one in results/ {default}"
+        command.add_argument("results", type=Path, nargs="?", metavar="RESULTS", help=words)
+
     run = command(
-        "run",
         _run,
         "run a config's jobs, or repeat the run that a run.json records, without Snakemake",
-        "metapt run mnist_rotation_mean --configfile config/config.yaml",
+        "run mnist_rotation_mean --configfile config/config.yaml",
     )
     run.add_argument(
         "targets",
@@ -96,9 +94,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--into", type=Path, metavar="DIR", help="repeat a run; folder for its outputs, which keep their names"
     )
-    run.add_argument(
-        "--device", choices=("cpu", "cuda"), help="device of trainings; default: as recorded, or cuda if require_gpu"
-    )
+    device(run, "as recorded, or cuda if require_gpu")
     run.add_argument(
         "--threads",
         type=int,
@@ -108,61 +104,36 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--jobs", type=int, default=1, metavar="N", help="jobs at a time; they share a GPU; default: 1")
 
     check = command(
-        "check",
         _check,
         "validate config files, each laid over the ones before it; say how many jobs they have",
-        "metapt check --configfile config/paper.yaml config/ablations/neumann-terms.yaml",
+        "check --configfile config/paper.yaml config/ablations/neumann-terms.yaml",
     )
-    configs(check, required=True)
+    configs(check)
 
-    docs = command(
-        "docs",
-        _docs,
-        "generate the config's schema and the tables of keys in config/README.md",
-        "metapt docs --check",
-    )
+    docs = command(_docs, "generate the config's schema and the tables of keys in config/README.md", "docs --check")
     docs.add_argument("--check", action="store_true", help="change nothing; fail if they are not up to date")
 
     summary = command(
-        "summary",
-        _summary,
-        "print which claims hold, their numbers, and where tables and report are",
-        "metapt summary results/tour",
+        _summary, "print which claims hold, their numbers, and where tables and report are", "summary results/tour"
     )
-    summary.add_argument(
-        "results",
-        type=Path,
-        nargs="?",
-        metavar="RESULTS",
-        help="a results folder; default: the one in results/ made last",
-    )
+    results(summary, "made last")
 
     table = command(
-        "table",
         _table,
         "print an experiment: its arms, paired differences to their controls, claims, and where files are",
-        "metapt table ecg_full_access --against simclr",
+        "table ecg_full_access --against simclr",
     )
     table.add_argument("experiment", metavar="EXPERIMENT", help="such as mnist_rotation_mean")
-    table.add_argument(
-        "results",
-        type=Path,
-        nargs="?",
-        metavar="RESULTS",
-        help="a results folder; default: the one in results/ where the experiment was run last",
-    )
+    results(table, "where the experiment was run last")
     table.add_argument("--against", metavar="ARM", help="print each arm's paired difference to this one, no others")
 
     estimate = command(
-        "estimate",
         _estimate,
         "print how many jobs and hours, and how much memory and disk, a config needs; takes minutes",
-        "metapt estimate --configfile config/paper.yaml",
+        "estimate --configfile config/paper.yaml",
     )
-    configs(estimate, required=True)
-    estimate.add_argument(
-        "--device", choices=("cpu", "cuda"), help="device of trainings; default: cuda where torch sees a GPU"
-    )
+    configs(estimate)
+    device(estimate, "cuda where torch sees a GPU")
     estimate.add_argument("--cores", type=int, metavar="N", help="CPU cores for the wall time; default: all here")
     estimate.add_argument("--gpus", type=int, metavar="N", help="GPUs for the wall time; default: all here")
     estimate.add_argument(
@@ -171,10 +142,9 @@ def parser() -> argparse.ArgumentParser:
     estimate.add_argument("--json", type=Path, metavar="FILE", help="write the numbers of each job there")
 
     headroom = command(
-        "headroom",
         _headroom,
         "print what settings of hyperparameters gain, from tables of runs (table.csv of a headroom)",
-        "metapt headroom docs/results/headroom/mnist.csv",
+        "headroom docs/results/headroom/mnist.csv",
     )
     headroom.add_argument("tables", type=Path, nargs="+", metavar="TABLE.csv", help="tables of runs, which are joined")
     headroom.add_argument(
@@ -183,7 +153,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="draw gains and responses to FILE.png and FILE.svg, or to a FILE of another kind, such as gains.pdf",
     )
-
     return parser
 
 
@@ -199,10 +168,9 @@ def _configfile(name: str) -> Path:
 def _run(options: argparse.Namespace) -> int:
     from metapt.engine import run
 
-    if options.threads is not None and options.threads < 1:
-        raise ConfigError(f"--threads is {options.threads}, but must be at least 1.")
-    if options.jobs < 1:
-        raise ConfigError(f"--jobs is {options.jobs}, but must be at least 1.")
+    for name, number in (("threads", options.threads), ("jobs", options.jobs)):
+        if number is not None and number < 1:
+            raise ConfigError(f"--{name} is {number}, but must be at least 1.")
     if options.into is not None:
         if options.configfile is not None or len(options.targets) != 1:
             raise ConfigError("--into repeats the run of one run.json: name that file, and no --configfile.")
@@ -310,8 +278,8 @@ def _table(options: argparse.Namespace) -> int:
 def _against(control: str, folder: Path) -> pd.DataFrame:
     """Return the paired differences of each arm of the experiment in a folder to one of them."""
     from metapt.engine import records
-    from metapt.engine.config import did_you_mean
-    from metapt.engine.registry import domain
+    from metapt.engine.domain import domain
+    from metapt.engine.schema import did_you_mean
     from metapt.evaluation.results import differences
     from metapt.sections import SummarySettings
 

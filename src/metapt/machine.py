@@ -1,13 +1,16 @@
-"""The device and the threads of a job, and the machine that it runs on."""
+"""The device and the threads of a job, and the machine that it runs on: caches, name, memory of this process."""
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import platform
+import resource
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from metapt.errors import MachineError
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Environment variables that numerical libraries read when they are first imported."""
+_peak_before_resets = 0  # bytes; the system forgets the peak when it is reset
 
 
 @dataclass(frozen=True)
@@ -64,3 +68,51 @@ def machine_name(device: str) -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def memory_in_use() -> int:
+    """Return the memory of this process, bytes; 0 on systems without /proc."""
+    try:
+        return _status("VmRSS")
+    except OSError:
+        return 0
+
+
+def peak_memory() -> int:
+    """Return the largest memory since `reset_peak_memory`, bytes; without /proc that since the process began."""
+    try:
+        return _status("VmHWM")
+    except OSError:
+        return peak_memory_since_start()
+
+
+def peak_memory_since_start() -> int:
+    """Return the largest memory since the process began, bytes, whatever was reset."""
+    units = 1 if sys.platform == "darwin" else 1024
+    return max(_peak_before_resets, units * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def reset_peak_memory() -> int:
+    """Reset the peak to the memory in use, and return that, bytes; 0 if the system can't reset it."""
+    global _peak_before_resets
+    _peak_before_resets = peak_memory_since_start()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets the peak resident set size
+    except OSError:
+        return 0
+    return memory_in_use()
+
+
+def release_free_memory() -> None:
+    """Give freed memory, which the GNU C library keeps, back to the system, so that it counts when it is taken again.
+
+    Other C libraries have no function for it, and nothing is done there.
+    """
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _status(key: str) -> int:
+    """Return an entry of /proc/self/status, bytes. Raises OSError where there is none."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))

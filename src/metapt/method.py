@@ -123,23 +123,19 @@ class MetaArm(ArmSection):
     meta_optimizer: Optimizer = key("Adam", "optimiser of the meta-parameters, a class of torch.optim")
     meta_settings: dict[str, Any] = key({}, "further settings of that optimiser")
     l2: Rate = key(
-        1e-2,
-        "weight of the squared norm in the loss of a fitted head (not in the paper; released code: none)",
+        1e-2, "weight of the squared norm in the loss of a fitted head (not in the paper; released code: none)"
     )
     folds: Annotated[int, Field(ge=2)] | None = key(
-        None,
-        "cross-fit the fitted head over this many parts; empty: fit on training data, evaluate on validation data",
+        None, "cross-fit the fitted head over this many parts; empty: fit on training data, evaluate on validation data"
     )
     accumulate: Positive = key(1, "hypergradients averaged into one meta-update")
     clip_norm: Rate | None = key(None, "largest norm of a hypergradient; a larger one is scaled down; empty: no limit")
     normalise: bool = key(False, "divide each hypergradient by its norm")
     average_decay: Annotated[float, Field(gt=0, lt=1)] | None = key(
-        None,
-        "decay of a moving average of the meta-parameters, which is reported; empty: the last values are",
+        None, "decay of a moving average of the meta-parameters, which is reported; empty: the last values are"
     )
     explosion_factor: Annotated[float, Field(gt=1)] = key(
-        1e4,
-        "skip a hypergradient with this many times the median norm (not in the paper; released code: none)",
+        1e4, "skip a hypergradient with this many times the median norm (not in the paper; released code: none)"
     )
     max_skipped: Positive = key(
         10, "skipped meta-updates in a row that end the run (not in the paper; released code: none)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -21,10 +20,9 @@ from metapt.domains.mnist.data import prepare as mnist_prepare
 from metapt.domains.mnist.data import simulate as mnist_simulate
 from metapt.domains.ppi.config import ARMS as PPI_ARMS
 from metapt.domains.ppi.data import graphs
-from metapt.engine.domain import Domain
+from metapt.engine.domain import Domain, domain
 from metapt.engine.execute import work_of
 from metapt.engine.jobs import Job, Jobs, Place
-from metapt.engine.registry import domain
 from metapt.files import write_csv
 from metapt.machine import Machine
 from metapt.sections import JobSettings
@@ -253,23 +251,12 @@ def killed_at_every_save(work: Callable[[], object]) -> None:
 
 
 def untimed(outputs: Files) -> dict[str, Any]:
-    """Return what outputs hold, as bytes or lines, without lines of times and memory."""
-    lines = {name: path.read_bytes().splitlines() for name, path in outputs.items() if path.suffix == ".csv"}
-    own = {
-        name: [line for line in found if not (b"time" in line or b"memory" in line)] for name, found in lines.items()
-    }
-    return own | {name: path.read_bytes() for name, path in outputs.items() if path.suffix == ".pt"}
-
-
-def changed(config: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
-    """Return a job's config with another value at a place, `a.b`; None takes the key away."""
-    found: Any = json.loads(json.dumps(config))
-    *folders, last = place.split(".")
-    part = found
-    for folder in folders:
-        part = part[folder]
-    if value is None:
-        del part[last]
-    else:
-        part[last] = value
-    return dict(found)
+    """Return what outputs hold, as bytes, or as lines without those of times and memory."""
+    found: dict[str, Any] = {}
+    for name, path in outputs.items():
+        if path.suffix == ".pt":
+            found[name] = path.read_bytes()
+        elif path.suffix == ".csv":
+            lines = path.read_bytes().splitlines()
+            found[name] = [line for line in lines if b"time" not in line and b"memory" not in line]
+    return found

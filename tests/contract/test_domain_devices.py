@@ -115,6 +115,7 @@ EACH = {
     "training.meta: MetaPretraining._meta_update": 1,
 }
 NEUMANN = {"hypergrad.inverse: Neumann.__call__": 1}
+HEAD_STEP = "training.meta: MetaPretraining._head_step"
 NEWTON = {
     "hypergrad.fitted: FittedHead._fit",
     "hypergrad.fitted: FittedHead._search",
@@ -125,17 +126,11 @@ SQUARE = EcgMeta(warp=small_ecgs.SQUARE.model_copy(update={"network_width": 0}),
 HEAD = {"warp": small_ecgs.NETWORK, "pretrain_steps": 3, "head_steps_between_updates": 1, "recompute": True}
 UPDATES: dict[str, tuple[Callable[[Path, str], MetaPretraining], dict[str, int]]] = {
     "ecg-unrolled": (partial(ecg_loop, SQUARE), NEUMANN),
-    "ecg-with steps of the head": (
-        partial(ecg_loop, SQUARE.model_copy(update=HEAD)),
-        NEUMANN | {"training.meta: MetaPretraining._head_step": 2},
-    ),
+    "ecg-with steps of the head": (partial(ecg_loop, SQUARE.model_copy(update=HEAD)), NEUMANN | {HEAD_STEP: 2}),
     "ecg-fitted": (partial(ecg_loop, EcgMeta(**small_ecgs.STEPS | small_ecgs.FITTED)), {}),
     "ppi-meta": (partial(ppi_loop, "meta"), NEUMANN),
     "ppi-meta-identity": (partial(ppi_loop, "meta-identity"), NEUMANN),
-    "ppi-meta-released": (
-        partial(ppi_loop, "meta-released"),
-        NEUMANN | {"training.meta: MetaPretraining._head_step": 1},
-    ),
+    "ppi-meta-released": (partial(ppi_loop, "meta-released"), NEUMANN | {HEAD_STEP: 1}),
     "ppi-meta-stable": (
         partial(ppi_loop, "meta-stable"),
         {"hypergrad.ridge: _errors": 1, "hypergrad.inverse: ConjugateGradient.__call__": 22},

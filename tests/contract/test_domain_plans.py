@@ -1,16 +1,25 @@
-"""Every domain's jobs: which ones each experiment needs, what they are told, and what they ask of the machine."""
+"""Every domain's jobs: which ones experiments need, what they are told and ask of the machine; controls of arms."""
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from metapt.engine.jobs import Job
+from metapt.domains.ecg import config as ecg
+from metapt.domains.ppi import config as ppi
+from metapt.engine.config import Config, load, validate
+from metapt.engine.jobs import Job, Place
+from metapt.errors import ConfigError
+from metapt.evaluation import metrics
 from metapt.evaluation.experiment import SUMMARY
+from metapt.twostage.arms import NO_PT, controls_of
 
+from ..unit.twostage.synthetic_runs import SOURCES_READ
 from .domain_cases import CASES, Case
 
 FOLDER = Path("results/x")
@@ -120,3 +129,100 @@ def test_more_work_gets_more_and_a_gpu_takes_less_time(case: Case) -> None:
     for keys in ({"accumulate": 20}, {"inverse": {"kind": "neumann", "terms": 200}}, {"unroll": "fitted", "folds": 50}):
         mine = jobs(case, **sections[1], arms={"mine": {"method": "meta"} | keys})
         assert case.pretrain(mine, "mine").minutes > case.pretrain(many, "meta").minutes, keys
+
+
+# Controls: in every config, each arm that learns has one in its experiment that differs from it in learning alone
+
+ROOT = Path(__file__).parents[2]
+COMPARING = ("full_access", "unroll_steps", "half_data", "held_out_tasks", "negative_transfer")
+"""Experiments whose claims compare arms."""
+CONFIGS: dict[str, Config] = {
+    name: load([ROOT / "config" / f"{name}.yaml"]) for name in ("config", "planted", "real-small", "paper")
+}
+SETTINGS = {"ecg": "n500/n500", "ppi": "full_access"}
+NAMES = {"arm", "checkpoint", "arm_settings"}
+SEEN = {"ecg": {"meta_size", "split"}, "ppi": {"method"}}
+"""Keys of jobs with what learning sees; SimCLR with a fixed warp sees no labels."""
+
+
+def learns(arm: Any) -> bool:
+    meta = isinstance(arm, ecg.EcgMeta | ecg.OptSla | ppi.PpiMeta)
+    return meta and getattr(arm, "placebo", None) is None and getattr(arm, "tasks", None) is None
+
+
+LEARNING_ARMS = [
+    (name, domain, key, arm)
+    for name, config in CONFIGS.items()
+    for domain in SETTINGS
+    for key, experiment in getattr(config, domain).experiments()
+    for arm in (experiment.arm_names() if key in COMPARING else [])
+    if learns(getattr(config, domain).arms[arm])
+]
+"""Config, domain, experiment, and an arm that learns in it."""
+
+
+@cache
+def jobs_of(config: str, domain: str, arm: str) -> tuple[Job, Job]:
+    """Return a PT job and an FT job of an arm."""
+    place = Place("results", "raw", SOURCES_READ, [])
+    jobs: Any = CASES[domain].domain.jobs(domain, getattr(CONFIGS[config], domain), place)
+    return jobs.pretrain(arm, SETTINGS[domain], 0), jobs.finetune(arm, SETTINGS[domain], 0)
+
+
+@pytest.mark.parametrize(("config", "domain", "key", "arm"), LEARNING_ARMS)
+def test_a_control_differs_from_its_arm_in_learning_alone(config: str, domain: str, key: str, arm: str) -> None:
+    section = getattr(CONFIGS[config], domain)
+    run, known = getattr(section, key).arm_names(), controls_of(section.arms[arm])
+    pretrained = [each for each in known if each in run and section.arms[each].method != NO_PT]
+    start = min(pretrained, key=lambda control: len(known[control]))
+    assert set(known[start]) <= {"pretrain_lr"}
+    ours, others = jobs_of(config, domain, arm), jobs_of(config, domain, start)
+    for one, other in zip(ours, others, strict=True):
+        assert one.entry == other.entry
+        keys = {*one.config, *other.config} - NAMES - SEEN[domain]
+        assert [key for key in keys if one.config.get(key, ...) != other.config.get(key, ...)] == []
+    learning, fixed = (jobs[0].config["arm_settings"] for jobs in (ours, others))
+    shared = learning.keys() & fixed.keys() - {"method", "batch_size", *known[start]}
+    assert {key: learning[key] for key in shared} == {key: fixed[key] for key in shared}
+    assert "warp" in shared or domain == "ppi"
+
+
+@pytest.mark.parametrize(
+    ("controls", "words"),
+    [
+        ({"nobody": []}, "arms.mine.controls.nobody is no arm; legal: no_pt, simclr, "),
+        (
+            {"simclr-mild": []},
+            "arms.mine.controls.simclr-mild: the two differ in warp; legal: arms that are equal in it",
+        ),
+        ({"simclr-released": ["warp"]}, "the two differ in finetune, pretrain; legal: "),
+        ({"simclr": [], "simclr-mild": ["warp"], "simclr-released": None}, None),
+    ],
+)
+def test_a_control_that_differs_in_more_than_the_claim_is_about_is_refused(
+    controls: dict[str, Any], words: str | None
+) -> None:
+    arms = ["mine", "simclr", "simclr-mild", "simclr-released"]
+    section = {"arms": {"mine": {"method": "meta", "controls": controls}}, "full_access": {"arms": arms}}
+    if words is None:
+        validate({"ecg": section})
+        return
+    with pytest.raises(ConfigError) as error:
+        validate({"ecg": section})
+    assert words in str(error.value)
+
+
+def claims(key: str, changes: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return arm and control of each claim of an experiment of ECGs, with `changes` of `config/real-small.yaml`."""
+    settings: Any = load([ROOT / "config/real-small.yaml"], {"ecg": changes}).ecg
+    experiment, none = CASES["ecg"].domain.experiments[key], metrics.validate([])
+    results = experiment.results(key, settings, getattr(settings, key), none, pd.DataFrame(), {}, {})
+    return {(each.arm, each.control) for each in experiment.comparisons(results)}
+
+
+def test_a_claim_of_the_paper_is_made_where_the_arms_differ_in_what_it_says_alone() -> None:
+    """`real-small` gives `meta` a smaller warp network."""
+    of_other_steps = {("meta", "meta-k0"), ("meta-k0", "simclr"), ("meta-k10", "meta")}
+    assert claims("unroll_steps", {"unroll_steps": {}}) >= {("meta", "simclr")} | of_other_steps
+    assert ("meta", "simclr") in claims("full_access", {})
+    assert ("meta", "optsla") not in claims("full_access", {"full_access": {"arms": ["meta", "simclr"]}})

@@ -21,15 +21,33 @@ from metapt.engine.plan import Plan, planned
 from metapt.errors import ConfigError
 from metapt.training.interruption import SIGNALS
 
-ROOT = Path(__file__).parents[2]
-CONFIG = ROOT / "config" / "config.yaml"
 TARGET = "ppi_full_access"
+CONFIG = """
+results: results/x
+ppi: {source: simulated, test_species: [900005], pretrain_seeds: 3, full_access: {arms: [graph_supervised]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "config.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(scope="module")
+def plan(config: Path) -> Plan:
+    return planned(load([config]))
+
+
+def needed(plan: Plan) -> list[Job]:
+    return list(plan.needed(plan.summary(TARGET).name))
 
 
 class Noted:
     """Jobs that do nothing but note in files when they begin and end; `broken` is the one that fails."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str = "", seconds: float = 0.05) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str = "", seconds: float = 0.02) -> None:
         self.folder = folder
 
         def note(job: Job, *_: object) -> None:
@@ -37,7 +55,7 @@ class Noted:
                 signal.signal(number, signal.SIG_DFL)
             begin = time.monotonic()
             if job.name != broken:
-                time.sleep(0.5 if broken else seconds)  # the one that fails is the first to end
+                time.sleep(seconds)
             times = json.dumps([job.name, begin, time.monotonic()])
             (folder / f"{job.name.replace('/', ' ')}.json").write_text(times)
             raise SystemExit(job.name == broken)
@@ -53,51 +71,43 @@ class Noted:
         return {name: (begin, end) for name, begin, end in found}
 
 
-def plan() -> Plan:
-    return planned(load([CONFIG]))
+def test_a_domain_that_the_config_lacks_is_no_target(config: Path) -> None:
+    with pytest.raises(ConfigError, match="the config has no experiment of mnist"):
+        run.run([config], ["ppi", "mnist"], None, None)
 
 
-def test_a_domain_that_the_config_lacks_is_no_target(tmp_path: Path) -> None:
-    config = tmp_path / "mnist.yaml"
-    config.write_text("results: results/x\nmnist: {source: digits, rotation_mean: {}}\n")
-    with pytest.raises(ConfigError, match="the config has no experiment of ppi"):
-        run.run([config], ["mnist", "ppi"], None, None)
-
-
-@pytest.mark.parametrize(("at_once", "seconds"), [(1, 0.05), (3, 0.8)])
+@pytest.mark.parametrize(("at_once", "seconds"), [(1, 0.02), (3, 0.8)])
 def test_as_many_jobs_run_at_a_time_as_may_and_each_after_its_inputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, seconds: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Path, plan: Plan, at_once: int, seconds: float
 ) -> None:
     noted = Noted(tmp_path, monkeypatch, seconds=seconds)
-    assert run.run([CONFIG], [TARGET], "cpu", None, at_once) == 0
-    times, jobs = noted.times(), plan()
-    needed = jobs.needed(jobs.summary(TARGET).name)
-    assert set(times) == {job.name for job in needed}
-    for job in needed:
-        for before in jobs.before(job):
+    assert run.run([config], [TARGET], "cpu", None, at_once) == 0
+    times, jobs = noted.times(), needed(plan)
+    assert set(times) == {job.name for job in jobs}
+    for job in jobs:
+        for before in plan.before(job):
             assert times[before.name][1] <= times[job.name][0], f"{job.name} began before {before.name} ended"
     together = [sum(begin <= moment < end for begin, end in times.values()) for moment, _ in times.values()]
     assert max(together) == at_once
 
 
 def test_nothing_runs_beside_a_job_whose_time_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = Noted(tmp_path, monkeypatch)
-    paper = ROOT / "config" / "paper.yaml"
-    assert run.run([paper], ["mnist_bptt", "mnist_rotation_mean"], "cpu", None, 3) == 0
-    times, timed = noted.times(), {job.name for job in planned(load([paper])).jobs.values() if job.alone}
-    assert len(timed & set(times)) > 5
-    for name in timed & set(times):
+    noted, path = Noted(tmp_path, monkeypatch, seconds=0.2), tmp_path / "config.yaml"
+    path.write_text("results: results/x\nmnist: {source: digits, bptt: {}, rotation_mean: {}}\n")
+    assert run.run([path], ["mnist_bptt", "mnist_rotation_mean"], "cpu", None, 3) == 0
+    times, timed = noted.times(), {job.name for job in planned(load([path])).jobs.values() if job.alone}
+    assert len(timed) > 5
+    for name in timed:
         begin, end = times[name]
         assert [other for other in times if times[other][0] < end and begin < times[other][1]] == [name]
 
 
 def test_after_a_failure_no_job_begins_and_those_that_run_are_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: Path, plan: Plan
 ) -> None:
-    jobs = plan()
-    trained = [job.name for job in jobs.needed(jobs.summary(TARGET).name) if job.stage == "pretrain"]
-    noted = Noted(tmp_path, monkeypatch, broken=trained[0])
-    assert run.run([CONFIG], [TARGET], "cpu", None, 2) == 1
+    trained = [job.name for job in needed(plan) if job.stage == "pretrain"]
+    noted = Noted(tmp_path, monkeypatch, broken=trained[0], seconds=0.5)  # the one that fails is the first to end
+    assert run.run([config], [TARGET], "cpu", None, 2) == 1
     printed = capsys.readouterr()
     assert f"error: {trained[0]} has failed" in printed.err
     begun = [line.split()[1].rstrip(":") for line in printed.out.splitlines()]
@@ -107,13 +117,13 @@ def test_after_a_failure_no_job_begins_and_those_that_run_are_finished(
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_the_jobs_that_run_and_no_other_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Path, number: signal.Signals
 ) -> None:
     noted = Noted(tmp_path, monkeypatch, seconds=60)
     before, begin = signal.getsignal(number), time.monotonic()
     sender = threading.Timer(1, os.kill, (os.getpid(), number))
     sender.start()
-    assert run.run([CONFIG], [TARGET], "cpu", None, 2) == 1
+    assert run.run([config], [TARGET], "cpu", None, 2) == 1
     assert time.monotonic() - begin < 30
     assert not noted.times()
     assert not multiprocessing.active_children()

@@ -199,6 +199,11 @@ def test_powers_of_ten_are_whole_numbers_where_they_are_asked_for(tmp_path: Path
     assert (found.epochs, found.target) == (10, 90.0)
 
 
+def test_merge_keys_are_read(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("a: &a {epochs: 3, replicates: 2}\nb: {<<: *a, epochs: 4}\n")
+    assert read_one(tmp_path / "config.yaml")["b"] == {"epochs": 4, "replicates": 2}
+
+
 @pytest.mark.parametrize(("path", "sentence"), [("none.yaml", "No such file or directory"), (".", "Is a directory")])
 def test_the_workflow_says_which_file_cannot_be_read(
     path: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,10 +17,9 @@ from metapt.errors import ConfigError, MissingPackage, with_extra
 try:
     with with_extra("the workflow"):
         from metapt.engine.config import load
-        from metapt.engine.plan import planned
+        from metapt.engine.domain import DOMAINS, domain
+        from metapt.engine.plan import Remaining, duration, planned
         from metapt.engine.records import stale
-        from metapt.engine.registry import DOMAINS, domain
-        from metapt.engine.remaining import Remaining, duration
     # Read again, strictly: Snakemake accepts a key that is there twice, and takes the last one.
     CONFIG = load([Path(path) for path in workflow.configfiles], workflow.config_settings.config)
     PLAN = planned(CONFIG)

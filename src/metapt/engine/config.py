@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -11,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError, create_model, model_validator
-from pydantic_core import ErrorDetails
 
 from metapt.engine.config_files import Places, merge, read
-from metapt.engine.registry import DOMAINS, domain
-from metapt.engine.schema import Json, below, choices, dereferenced, either, of_same_kind, sections
+from metapt.engine.domain import DOMAINS, domain
+from metapt.engine.schema import Json, dereferenced, did_you_mean, sections, sentences
 from metapt.errors import ConfigError
 from metapt.sections import NAME, OWN_KEYS, DomainSection, ExperimentSection, Section
 
@@ -113,7 +111,7 @@ def validate(raw: Mapping[str, Any], places: Places | None = None) -> Config:
     except _Illegal as error:
         wrong = {error.key: error.said}
     except ValidationError as error:
-        wrong = _sentences(error, resolved, plainly)
+        wrong = sentences(error, SCHEMA, resolved, plainly)
     raise ConfigError("\n".join(f"{_place(key, places or {})}{key}{said}" for key, said in wrong.items()))
 
 
@@ -131,12 +129,6 @@ def experiments(config: Config) -> dict[str, ExperimentSection]:
     if not found:
         raise ConfigError("the config has no experiment: add one, for example `mnist: {rotation_mean: {}}`.")
     return found
-
-
-def did_you_mean(word: Any, legal: list[str]) -> str:
-    """Return a hint at the legal word that is most like `word`, such as ` (did you mean 'lr'?)`, or an empty string."""
-    near = difflib.get_close_matches(str(word), legal, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _number(text: str) -> float:
@@ -220,81 +212,3 @@ def _place(key: str, places: Places) -> str:
     """Return where a key, or else the innermost section around it, is written, for the start of a sentence."""
     around = [keys for keys in places if f"{key}.".startswith(f"{'.'.join(keys)}.")]
     return f"{places[max(around, key=len)]}: " if around else ""
-
-
-def _sentences(error: ValidationError, raw: Json, written: Json) -> dict[str, str]:
-    """Return for each illegal key what pydantic says of it; `written` is the config before arms are resolved.
-
-    Where a key takes a number or a list, pydantic says of a list with a wrong item that it is no number, too; only what
-    it says of the item is kept. An arm is not told what is said of the arm whose key it takes over.
-    """
-    found: dict[str, str] = {}
-    for each in error.errors(include_url=False):
-        key, said = _sentence(each, raw)
-        if key not in found or each["type"] == "value_error":
-            found[key] = said
-    own = {key: said for key, said in found.items() if _is_written(key, written)}
-    return {
-        key: said
-        for key, said in found.items()
-        if not any(other.startswith(f"{key}.") for other in found) and (key in own or said not in own.values())
-    }
-
-
-def _is_written(key: str, raw: Any) -> bool:
-    """Return whether a dotted key is in the config `raw`."""
-    for part in key.split("."):
-        if isinstance(raw, list):
-            return True
-        if not isinstance(raw, dict) or part not in raw:
-            return False
-        raw = raw[part]
-    return True
-
-
-def _sentence(error: ErrorDetails, raw: Json) -> tuple[str, str]:
-    """Return the key with an error, and the rest of the sentence about it."""
-    kind, value = error["type"], error["input"]
-    if kind in ("extra_forbidden", "missing"):
-        keys, section, nodes = _locate(error["loc"][:-1], raw)
-        name = str(error["loc"][-1])
-        nodes = of_same_kind(nodes, section)
-        legal = either([each for node in nodes for each in below(node, error["loc"][-1])])
-        said = f" is missing; it must be {legal}." if kind == "missing" else _unknown(keys, name, nodes)
-        return ".".join([*keys, name]), said
-    keys, _, nodes = _locate(error["loc"], raw)
-    key = ".".join(keys)
-    if kind in ("union_tag_not_found", "union_tag_invalid"):
-        name = error["ctx"]["discriminator"].strip("'")
-        words = choices([node["properties"][name] for node in nodes if "properties" in node])
-        wrong = f"is {value[name]!r}{did_you_mean(value[name], words)}" if name in value else "is missing"
-        return f"{key}.{name}", f" {wrong}; legal: {', '.join(words)}."
-    if kind == "value_error":
-        return key, f"{': ' if key else ''}{error['ctx']['error']}."
-    nodes = [node for node in nodes if node.get("type") == "object"] or nodes
-    given = "empty" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
-    shown = given if len(given) <= 60 else f"{given[:57]}..."
-    return key, f" is {shown}, but must be {either(nodes)}{did_you_mean(value, choices(nodes))}."
-
-
-def _unknown(keys: list[str], name: str, nodes: list[Json]) -> str:
-    """Return what is said of a key that its section, of which `nodes` are the schemas, has not."""
-    legal = {key: value for node in nodes for key, value in node.get("properties", {}).items()}
-    inner = [key for key, value in legal.items() if any(name in each.get("properties", {}) for each in sections(value))]
-    places = " or ".join(".".join([*keys, key, name]) for key in inner[:3])
-    hint = did_you_mean(name, list(legal)) or (f" (it belongs further in: {places})" if inner else "")
-    return f" is not a key of the config{hint}; legal there: {', '.join(legal)}."
-
-
-def _locate(loc: Sequence[str | int], raw: Any) -> tuple[list[str], Any, list[Json]]:
-    """Return the keys that lead to an error, the value there, and the schemas that are legal there.
-
-    pydantic puts names of union members among the keys; they are not in `raw` and are skipped.
-    """
-    keys, nodes = [], [SCHEMA]
-    for key in loc:
-        if (isinstance(raw, dict) and key in raw) or (isinstance(raw, list) and isinstance(key, int)):
-            nodes = [each for node in of_same_kind(nodes, raw) for each in below(node, key)]
-            keys.append(str(key))
-            raw = raw[key]  # type: ignore[index]
-    return keys, raw, nodes

@@ -42,7 +42,6 @@ EXCLUDED = {
 
 _DATA_FILE = re.compile(r"[\w-]+\.(?!py$)\w+")
 
-
 _Symbol = tuple[str, str]
 """Module, name in it."""
 
@@ -55,28 +54,13 @@ class _Definition(NamedTuple):
 
 
 class _Module(NamedTuple):
-    """What a module's text says.
+    """What a module's text says."""
 
-    Attributes:
-        imports: modules that it may import.
-        uses: names in modules that it may use.
-        files: names of files in it.
-        tree: its syntax tree without docstrings.
-        bound: what the names stand for that it imports.
-    """
-
-    imports: tuple[str, ...]
-    uses: tuple[_Symbol, ...]
-    files: tuple[str, ...]
-    tree: str
-    bound: dict[str, _Symbol]
-
-
-class _Code(NamedTuple):
-    """The code of a job: its modules by name, and the definitions in models of the config that they use."""
-
-    modules: dict[str, Path]
-    definitions: dict[_Symbol, str]
+    imports: set[str]  # modules that it may import, also in functions; for `from a import b`, both `a` and `a.b`
+    bound: dict[str, _Symbol]  # what the names stand for that it imports from modules
+    uses: set[_Symbol]  # names in other modules that it may use: those that are imported, and attributes of modules
+    files: list[str]  # names of files in it
+    tree: str  # its syntax tree without docstrings
 
 
 def code_digest(entry: str, package: Path = PACKAGE) -> str:
@@ -85,10 +69,10 @@ def code_digest(entry: str, package: Path = PACKAGE) -> str:
     `entry` is a name inside the package, such as "domains.ecg.pretrain". Raises ModuleNotFoundError if there is none.
     """
     digest = hashlib.sha256()
-    code = _code(entry, package)
-    for symbol, tree in code.definitions.items():
+    modules, definitions = _code(entry, package)
+    for symbol, tree in definitions.items():
         digest.update(f"{symbol}\n{tree}\n".encode())
-    for name, path in code.modules.items():
+    for name, path in modules.items():
         module = _read(path)
         digest.update(f"{name}\n{module.tree}\n".encode())
         for file in module.files:
@@ -103,10 +87,11 @@ def closure(entry: str, package: Path = PACKAGE) -> dict[str, Path]:
     The packages of a module belong to the closure, since they are imported before it. `EXCLUDED` modules don't, unless
     one is the entry. Raises ModuleNotFoundError if there is no such module.
     """
-    return _code(entry, package).modules
+    return _code(entry, package)[0]
 
 
-def _code(entry: str, package: Path) -> _Code:
+def _code(entry: str, package: Path) -> tuple[dict[str, Path], dict[_Symbol, str]]:
+    """Return the closure of a job's entry, and the definitions in models of the config that it uses, both sorted."""
     if _path(entry, package) is None:
         raise ModuleNotFoundError(f"{package.name} has no module {entry!r}")
     modules: dict[str, Path] = {}
@@ -133,7 +118,7 @@ def _code(entry: str, package: Path) -> _Code:
             used |= {(module, each) for each in definition.names if each in {*defined, *read.bound}}
         elif name in read.bound:
             used |= _inside([read.bound[name]], package)
-    return _Code(dict(sorted(modules.items())), {key: tree for key, tree in sorted(definitions.items()) if tree})
+    return dict(sorted(modules.items())), {symbol: tree for symbol, tree in sorted(definitions.items()) if tree}
 
 
 def _inside(symbols: Iterable[_Symbol], package: Path) -> set[_Symbol]:
@@ -146,7 +131,8 @@ def imports(name: str, package: Path = PACKAGE) -> set[str]:
     """Return the names in the package that a module may import, also in functions, and the module's own packages."""
     path, prefix = _path(name, package), f"{package.name}."
     assert path is not None, f"{package.name} has no module {name!r}"
-    return {each.removeprefix(prefix) for each in _read(path).imports if each.startswith(prefix)} | {*_packages(name)}
+    packages = {name[:place] for place, letter in enumerate(name) if letter == "."}
+    return packages | {each.removeprefix(prefix) for each in _read(path).imports if each.startswith(prefix)}
 
 
 def excluded(name: str) -> bool:
@@ -164,12 +150,6 @@ def _path(name: str, package: Path) -> Path | None:
     return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.is_file()), None)
 
 
-def _packages(name: str) -> Iterator[str]:
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
-
-
 def _read(path: Path) -> _Module:
     return _parsed(_content(path).decode())
 
@@ -182,14 +162,24 @@ def _content(path: Path) -> bytes:
 @cache
 def _parsed(text: str) -> _Module:
     tree, nodes = _simplified(text)
-    words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    return _Module(
-        imports=tuple(_imports(nodes)),
-        uses=tuple(_uses(nodes)),
-        files=tuple(sorted(filter(_DATA_FILE.fullmatch, words))),
-        tree=_dump(tree),
-        bound=dict(_bound(nodes)),
-    )
+    imports, words, bound = set[str](), set[str](), dict[str, _Symbol]()
+    for node in nodes:
+        match node:
+            case ast.Import():
+                imports |= {alias.name for alias in node.names}
+            case ast.ImportFrom():
+                assert node.module is not None, "imports are absolute"
+                imports |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+                bound |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+            case ast.Constant(value=str(word)):
+                words.add(word)
+    attributes = {
+        (".".join(bound[node.value.id]), node.attr)
+        for node in nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in bound
+    }
+    files = sorted(filter(_DATA_FILE.fullmatch, words))
+    return _Module(imports, bound, {*bound.values(), *attributes}, files, _dump(tree))
 
 
 @cache
@@ -211,35 +201,6 @@ def _dump(node: Any) -> str:
     fields = ((name, getattr(node, name, None)) for name in sorted(node._fields) if name != "kind")  # of u"text"
     filled = [f"{name}={_dump(value)}" for name, value in fields if value is not None and value != []]
     return f"{type(node).__name__}({', '.join(filled)})"
-
-
-def _imports(nodes: list[ast.AST]) -> Iterator[str]:
-    """Yield the modules that may be imported; for `from a import b`, both `a` and `a.b`."""
-    for node in nodes:
-        match node:
-            case ast.Import():
-                yield from (alias.name for alias in node.names)
-            case ast.ImportFrom():
-                assert node.module is not None, "imports are absolute"
-                yield node.module
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _bound(nodes: list[ast.AST]) -> Iterator[tuple[str, _Symbol]]:
-    """Yield the names that are imported from modules, and what they stand for."""
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            for alias in node.names:
-                yield alias.asname or alias.name, (node.module, alias.name)
-
-
-def _uses(nodes: list[ast.AST]) -> Iterator[_Symbol]:
-    """Yield the names in other modules that may be used: those that are imported, and attributes of modules."""
-    bound = dict(_bound(nodes))
-    yield from bound.values()
-    for node in nodes:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in bound:
-            yield ".".join(bound[node.value.id]), node.attr
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, _Definition]]:

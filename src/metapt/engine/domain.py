@@ -1,9 +1,13 @@
-"""The record that describes a domain to the rest of metapt."""
+"""The domains, and the record that describes one to the rest of metapt.
+
+A new domain is a package in `metapt.domains`, whose module `domain` holds its record, and one line in `DOMAINS`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
@@ -15,10 +19,23 @@ from metapt.engine.jobs import Job, Jobs
 from metapt.evaluation.experiment import SUMMARY, Experiment, Needs
 from metapt.sections import DomainSection, SummarySettings, plain
 
+DOMAINS = (
+    "mnist",
+    "ecg",
+    "ppi",
+)
+
+
+@cache
+def domain(name: str) -> Domain:
+    """Return the record of a domain, `DOMAIN` in its module `domain`."""
+    found: Domain = import_module(f"metapt.domains.{name}.domain").DOMAIN
+    return found
+
 
 @dataclass(frozen=True)
 class Domain:
-    """A domain. Its package holds this record as `DOMAIN` in its module `domain`."""
+    """A domain."""
 
     name: str  # of its package and of its section of the config
     title: str  # its name in the report
@@ -45,18 +62,17 @@ class Domain:
         section = getattr(jobs.config, key)
         needs = self.experiments[key].needs(jobs, section)
         folder = jobs.folder(key)
+        settings = SummarySettings(
+            domain=self.name,
+            experiment=key,
+            settings=_settings(jobs.config, [*section.arm_names(), *needs.arms]),
+            section=plain(section),
+        )
         return Job(
             stage="summarise",
             name=f"{self.name}/{key}",
             entry=summary_module(f"domains.{self.name}.experiments", key),
-            config=plain(
-                SummarySettings(
-                    domain=self.name,
-                    experiment=key,
-                    settings=_settings(jobs.config, [*section.arm_names(), *needs.arms]),
-                    section=plain(section),
-                )
-            ),
+            config=plain(settings),
             inputs=_inputs(needs, jobs.sharing, section.arm_names()),
             outputs={name: f"{folder}/{file}" for name, file in SUMMARY.items()},
             record=f"{folder}/run.json",

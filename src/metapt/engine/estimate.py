@@ -24,13 +24,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from metapt.engine import process_memory, records
+from metapt.engine import records
 from metapt.engine.execute import execute, settings_for
 from metapt.engine.jobs import Files, Job, RawData
 from metapt.engine.plan import Plan
 from metapt.errors import MachineError
 from metapt.files import readable
-from metapt.machine import THREAD_VARIABLES
+from metapt.machine import THREAD_VARIABLES, memory_in_use, peak_memory_since_start
 
 NO_MATTER = re.compile(
     r"arm|seed|checkpoint|setting|meta_size|split|initial|mean|(\w+_)?lr|l2|step_size|meta_optimizer|meta_settings"
@@ -137,7 +137,7 @@ class Loops:
     def memory(self) -> tuple[int, int]:
         """Return memory in use and its maximum so far, bytes: of the process, or of the GPU."""
         if self.device == "cpu":
-            return process_memory.in_use(), process_memory.peak_since_start()
+            return memory_in_use(), peak_memory_since_start()
         cuda = sys.modules["torch"].cuda
         return cuda.memory_allocated(), cuda.max_memory_allocated()
 
@@ -163,7 +163,7 @@ def take(job: Job, device: str, allowance: float, share: float) -> Need:
     return Need(
         seconds=start + work / job.threads,
         core_seconds=0.0 if gpu else start + work,
-        memory=process_memory.peak_since_start() if gpu else memory,
+        memory=peak_memory_since_start() if gpu else memory,
         disk=sum(path.stat().st_size for path in map(Path, job.outputs.values())),
         gpu_memory=memory if gpu else 0.0,
     )
@@ -235,7 +235,7 @@ def estimate(plan: Plan, folder: Path, device: str, budget: float) -> dict[str, 
             return measure(replace(job, entry=other[0]), {}, folder / name, "cpu", 0.0)
         for key, path in job.inputs.items():
             maker = plan.maker(path)
-            stale = records.stale(Path(maker.record), maker.config, maker.code, maker.inputs)
+            stale = records.stale(Path(maker.record), maker.config, plan.code(maker), maker.inputs)
             if maker.stage != "prepare" or stale or not Path(path).exists():
                 measured(chosen[maker.name])
                 inputs[key] = f"{folder}/{chosen[maker.name]}/{Path(path).name}"
@@ -274,14 +274,13 @@ def text(plan: Plan, needs: Mapping[str, Need], cores: int, gpus: int) -> str:
         held = sum(needs[job.name].seconds * (cores if job.alone else min(cores, job.threads)) for job in jobs)
         longest = max(need.seconds for need in own)
         wall = max(longest, held / cores, gpu_seconds / max(1, gpus))
-        seconds = {"core h": sum(need.core_seconds for need in own)} | ({"GPU h": gpu_seconds} if on_gpu else {})
-        times = seconds | {time: wall if time == "wall h" else longest}
-        memory = {"memory": [need.memory for need in own]}
-        memory |= {"of a GPU": [need.gpu_memory for need in own]} if on_gpu else {}
         return {
             "jobs": str(len(jobs)),
-            **{name: _hours(each / 3600) for name, each in times.items()},
-            **{name: readable(round(max(each))) for name, each in memory.items()},
+            "core h": _hours(sum(need.core_seconds for need in own)),
+            **({"GPU h": _hours(gpu_seconds)} if on_gpu else {}),
+            time: _hours(wall if time == "wall h" else longest),
+            "memory": readable(round(max(need.memory for need in own))),
+            **({"of a GPU": readable(round(max(need.gpu_memory for need in own)))} if on_gpu else {}),
             "disk": readable(round(sum(need.disk for need in own))),
         }
 
@@ -300,8 +299,9 @@ def text(plan: Plan, needs: Mapping[str, Need], cores: int, gpus: int) -> str:
     return f"{machine}\n\n{tables[0]}\n\n{counted}\n\n{tables[1]}\n"
 
 
-def _hours(hours: float) -> str:
+def _hours(seconds: float) -> str:
     """Return hours with three digits, but whole ones from 100 on."""
+    hours = seconds / 3600
     return f"{hours:,.{2 if hours < 10 else 1 if hours < 100 else 0}f}"
 
 

@@ -14,8 +14,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
@@ -23,11 +23,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from metapt.engine import process_memory, records
+from metapt.engine import records
 from metapt.engine.jobs import Job, Json
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError, redacted, with_extra
 from metapt.files import sha256
-from metapt.machine import THREAD_VARIABLES, Machine, find_caches, machine_name
+from metapt.machine import THREAD_VARIABLES, Machine, find_caches, machine_name, peak_memory_since_start
 from metapt.sections import JobSettings
 from metapt.training.interruption import noticed
 
@@ -59,56 +59,47 @@ def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | N
     Returns:
         Exit status: 0, or 1 after an error, which is logged as one sentence if it is a `MetaptError`.
     """
-    handlers: list[logging.Handler] = []
     state, device, wall_time = "done", "cpu", 0.0
     tf32: Json | None = None
     sums: dict[str, dict[str, str]] = {"inputs": {}, "outputs": {}}
-    try:
-        _start_logging(job, handlers)
-        find_caches()
-        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(job.threads)))
-        work = work_of(job)
-        device = _device(job, gpus, require_gpu)
-        sums["inputs"] = _checked_inputs(job)
-        outputs = _paths(job.outputs)
-        if job.record:  # of an earlier run, which says nothing of what this one leaves if it is interrupted
-            with suppress(OSError):  # writing the new one says what is wrong with the folder
-                Path(job.record).unlink()
-        start = time.monotonic()
-        if job.trains:
-            log.info("starts on %s, CPU threads: %d", device, job.threads)
-        with _without_tf32(device), noticed() if job.config.get("checkpoint") else nullcontext():
-            try:
-                work(_paths(job.inputs), outputs, Machine(device, job.threads))
-            finally:
-                wall_time, tf32 = time.monotonic() - start, _tf32(device)
-        sums["outputs"] = {name: sha256(path) for name, path in outputs.items() if path.is_file()}
-        if job.trains:
-            log.info("done in %.0f s", wall_time)
-    except MetaptError as error:
-        state = f"error: {error}"
-        log.error(state)
-    except Exception as error:
-        sentence = _of_the_system(error)
-        state = f"error: {sentence or repr(error)}"
-        if sentence:
+    with _logged(job):
+        try:
+            find_caches()
+            os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(job.threads)))
+            work = work_of(job)
+            device = _device(job, gpus, require_gpu)
+            sums["inputs"] = _checked_inputs(job)
+            outputs = _paths(job.outputs)
+            if job.record:  # of an earlier run, which says nothing of what this one leaves if it is interrupted
+                with suppress(OSError):  # writing the new one says what is wrong with the folder
+                    Path(job.record).unlink()
+            start = time.monotonic()
+            if job.trains:
+                log.info("starts on %s, CPU threads: %d", device, job.threads)
+            with _without_tf32(device), noticed() if job.config.get("checkpoint") else nullcontext():
+                try:
+                    work(_paths(job.inputs), outputs, Machine(device, job.threads))
+                finally:
+                    wall_time, tf32 = time.monotonic() - start, _tf32(device)
+            sums["outputs"] = {name: sha256(path) for name, path in outputs.items() if path.is_file()}
+            if job.trains:
+                log.info("done in %.0f s", wall_time)
+        except Exception as error:
+            sentence = str(error) if isinstance(error, MetaptError) else _of_the_system(error)
+            state = f"error: {sentence or repr(error)}"
+            if sentence:
+                log.error(state)
+            else:
+                log.exception("error: the job %s broke off", job.name)
+        try:
+            if job.record:
+                records.write(Path(job.record), _record(job, state, device, wall_time, sums, code, tf32))
+        except MetaptError as error:
+            state = f"error: {error}"
             log.error(state)
-        else:
-            log.exception("error: the job %s broke off", job.name)
-    except BaseException:
-        _stop_logging(handlers)
-        raise
-    try:
-        if job.record:
-            records.write(Path(job.record), _record(job, state, device, wall_time, sums, code, tf32))
-    except MetaptError as error:
-        state = f"error: {error}"
-        log.error(state)
-    except OSError as error:  # of a file that the record tells of, such as the code
-        state = f"error: {job.record} can't be written, because the system fails ({error})."
-        log.error(state)
-    finally:
-        _stop_logging(handlers)
+        except OSError as error:  # of a file that the record tells of, such as the code
+            state = f"error: {job.record} can't be written, because the system fails ({error})."
+            log.error(state)
     return 0 if state == "done" else 1
 
 
@@ -210,27 +201,20 @@ def _checked_inputs(job: Job) -> dict[str, str]:
         if not path.is_file():
             raise DataError(f"the input {name!r}, {path}, is a folder, a pipe or a device, not a file.")
         found = records.checked(path)
-        if found is None and job.stage not in FROM_OUTSIDE:
-            raise DataError(
-                f"whether {path} is whole can't be told: no run.json beside it holds its SHA-256. "
-                "Remove it, so that the workflow makes it again and keeps a record of it."
-            )
         if found is None:
+            if job.stage not in FROM_OUTSIDE:
+                raise DataError(
+                    f"whether {path} is whole can't be told: no run.json beside it holds its SHA-256. "
+                    "Remove it, so that the workflow makes it again and keeps a record of it."
+                )
             unknown.append(str(path))
-        sums[name] = sha256(path) if found is None else found
+        sums[name] = found or sha256(path)
     if unknown:
         log.warning(
             "no run.json beside these files holds their SHA-256, so that they are taken as they are: %s",
             ", ".join(unknown),
         )
     return sums
-
-
-class _Formatter(logging.Formatter):
-    """Format lines without the passwords in addresses."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return redacted(super().format(record))
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
@@ -271,30 +255,39 @@ def _without_log(path: str, error: OSError) -> None:
     log.warning("the log %s can't be written (%s), and the job goes on without it", path, error.strerror)
 
 
-def _start_logging(job: Job, handlers: list[logging.Handler]) -> None:
-    """Log to the job's file and, with its name, to stderr; the handlers are added to `handlers`."""
+class _Formatter(logging.Formatter):
+    """Format lines without the passwords in addresses."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
+
+
+@contextmanager
+def _logged(job: Job) -> Iterator[None]:
+    """Log to the job's file and, with its name, to stderr."""
+    handlers: list[logging.Handler] = []
+
+    def add(handler: logging.Handler, prefix: str = "") -> None:
+        handler.setFormatter(_Formatter(f"%(asctime)s {prefix.replace('%', '%%')}%(message)s", "%H:%M:%S"))
+        log.addHandler(handler)
+        handlers.append(handler)
+
     log.setLevel(logging.INFO)
     log.propagate = False
-    _add(_Stderr(), handlers, f"{job.name}: ")
-    if job.log:
-        try:
-            Path(job.log).parent.mkdir(parents=True, exist_ok=True)
-            _add(_LogFile(job.log, mode="w", encoding="utf-8"), handlers)
-        except OSError as error:
-            _without_log(job.log, error)
-
-
-def _add(handler: logging.Handler, handlers: list[logging.Handler], prefix: str = "") -> None:
-    handler.setFormatter(_Formatter(f"%(asctime)s {prefix.replace('%', '%%')}%(message)s", "%H:%M:%S"))
-    log.addHandler(handler)
-    handlers.append(handler)
-
-
-def _stop_logging(handlers: list[logging.Handler]) -> None:
-    for handler in handlers:
-        log.removeHandler(handler)
-        handler.close()
-    log.propagate = True
+    try:
+        add(_Stderr(), f"{job.name}: ")
+        if job.log:
+            try:
+                Path(job.log).parent.mkdir(parents=True, exist_ok=True)
+                add(_LogFile(job.log, mode="w", encoding="utf-8"))
+            except OSError as error:
+                _without_log(job.log, error)
+        yield
+    finally:
+        for handler in handlers:
+            log.removeHandler(handler)
+            handler.close()
+        log.propagate = True
 
 
 def _record(
@@ -321,7 +314,7 @@ def _record(
         "revision": _revision(),
         "wall_time_s": round(wall_time, 3),
         "cpu_time_s": round(sum(os.times()[:4]), 3),  # with the start of the process and with its children
-        "peak_memory_bytes": process_memory.peak_since_start(),
+        "peak_memory_bytes": peak_memory_since_start(),
         "peak_gpu_memory_bytes": sys.modules["torch"].cuda.max_memory_allocated() if device == "cuda" else None,
         "state": state,
     }

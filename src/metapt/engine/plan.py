@@ -1,15 +1,18 @@
-"""The plan of a config: all its jobs. Rules, `metapt estimate`, `metapt run` and the check for stale results use it."""
+"""The plan of a config: all its jobs, and an estimate of the time that those which are left need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from metapt.engine.config import Config, did_you_mean, experiments
+from metapt.engine.config import Config, experiments
 from metapt.engine.config_files import read_one
+from metapt.engine.domain import DOMAINS, domain
 from metapt.engine.jobs import Job, Place
-from metapt.engine.registry import DOMAINS, domain
+from metapt.engine.schema import did_you_mean
 from metapt.errors import ConfigError
 from metapt.evaluation.results import explained
 from metapt.sections import CollectSettings, PageDomain, PageExperiment, PageSettings, plain
@@ -37,10 +40,8 @@ class Plan:
             for key, _ in section.experiments():
                 self.summaries[f"{name}_{key}"] = record.summary(jobs, key).name
             self.jobs |= jobs.made
-        collect = self._collect(config)
-        self.jobs[collect.name] = collect
-        page = self._page(config, collect)
-        self.jobs[page.name] = page
+        self.jobs["collect"] = self._collect(config)
+        self.jobs["page"] = self._page(config)
         self._codes: dict[str, str | None] = {}
         self._makers = {path: job for job in self.jobs.values() for path in (*job.outputs.values(), job.record)}
 
@@ -108,32 +109,26 @@ class Plan:
             mem_mb=1000,
         )
 
-    def _page(self, config: Config, collect: Job) -> Job:
-        inputs = {"claims": collect.outputs["claims"]}
+    def _page(self, config: Config) -> Job:
+        inputs = {"claims": self.jobs["collect"].outputs["claims"]}
         shown = []
         for name in dict.fromkeys(experiment.partition("_")[0] for experiment in self.summaries):
             record, section = domain(name), getattr(config, name)
-            arms = {key: explained(own, getattr(section, "arms", {})) for key, own in section.experiments()}
-            keys = list(arms)
+            of_domain = []
+            for key, own in section.experiments():
+                about, end = record.experiments[key], self.summary(f"{name}_{key}")
+                arms = explained(own, getattr(section, "arms", {}))
+                of_domain.append(PageExperiment(key=key, title=about.title, figure=about.figure_title, arms=arms))
+                read = {what: end.outputs[what] for what in ("claims", "differences", "table_html", "figure_svg")}
+                read |= {"record": end.record}
+                read |= {each: path for each, path in end.inputs.items() if each.endswith(("/metrics", "/record"))}
+                inputs |= {f"{name}_{key}/{what}": path for what, path in read.items()}
+            source = getattr(section, "source", "")
             shown.append(
                 PageDomain(
-                    name=name,
-                    title=record.title,
-                    source=getattr(section, "source", ""),
-                    stand_in=section.stand_in,
-                    experiments=[
-                        PageExperiment(key=key, title=each.title, figure=each.figure_title, arms=arms[key])
-                        for key, each in ((key, record.experiments[key]) for key in keys)
-                    ],
+                    name=name, title=record.title, source=source, stand_in=section.stand_in, experiments=of_domain
                 )
             )
-            for key in keys:
-                end = self.summary(f"{name}_{key}")
-                wanted = {what: end.outputs[what] for what in ("claims", "differences", "table_html", "figure_svg")}
-                runs = {each: path for each, path in end.inputs.items() if each.endswith(("/metrics", "/record"))}
-                inputs |= {
-                    f"{name}_{key}/{what}": path for what, path in (wanted | {"record": end.record} | runs).items()
-                }
         return Job(
             stage="page",
             name="page",
@@ -150,3 +145,48 @@ class Plan:
 def planned(config: Config) -> Plan:
     """Return the plan of a config, with the public data that the package lists."""
     return Plan(config, read_one(SOURCES))
+
+
+class Remaining:
+    """The wall times of finished jobs, by kind. A job takes as long as the most similar ones on average."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[Hashable, list[float]] = defaultdict(list)
+
+    def finished(self, job: Job, seconds: float) -> None:
+        """Note the wall time of a job."""
+        for kind in _kinds(job):
+            self._seconds[kind].append(seconds)
+
+    def seconds(self, jobs: Iterable[tuple[Job, float, float]]) -> float | None:
+        """Return the wall time (s) that jobs still need; None where none of a job's sort has finished yet.
+
+        Each comes with the share of the machine that it holds, above 0 to 1, and the seconds that it has run. They are
+        taken to fill the machine; the longest one is a lower bound.
+        """
+        rest = []
+        for job, share, elapsed in jobs:
+            known = next((self._seconds[kind] for kind in _kinds(job) if kind in self._seconds), None)
+            if known is None:
+                return None
+            rest.append((max(fmean(known) - elapsed, 0.0), share))
+        return max(sum(seconds * share for seconds, share in rest), max((seconds for seconds, _ in rest), default=0.0))
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words, in two units at most.
+
+    >>> duration(3.4), duration(119.7), duration(7500)
+    ('3 s', '2 min 0 s', '2 h 5 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _kinds(job: Job) -> list[Hashable]:
+    """Return names of the kinds of a job, the most special first."""
+    return [(job.entry, job.config.get("arm")), job.entry, job.trains]

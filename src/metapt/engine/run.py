@@ -13,17 +13,18 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from metapt.engine import records
-from metapt.engine.config import did_you_mean, load
+from metapt.engine.config import load
+from metapt.engine.domain import DOMAINS, domain
 from metapt.engine.execute import execute
 from metapt.engine.jobs import Job
-from metapt.engine.plan import Plan, planned
-from metapt.engine.registry import DOMAINS, domain
-from metapt.engine.remaining import Remaining, duration
+from metapt.engine.plan import Plan, Remaining, duration, planned
+from metapt.engine.schema import did_you_mean
 from metapt.errors import ConfigError, DataError
 from metapt.files import sha256
 from metapt.training.interruption import passed_on, told_to_end
 
 
+@passed_on()
 def run(
     configs: Sequence[Path], targets: Sequence[str], device: str | None, threads: int | None, jobs_at_once: int = 1
 ) -> int:
@@ -45,13 +46,6 @@ def run(
         Exit status: 0, or 1 after the first job that failed and logged its error; jobs that run then are finished.
         1 also after a signal that has left a job to do.
     """
-    with passed_on():
-        return _run(configs, targets, device, threads, jobs_at_once)
-
-
-def _run(
-    configs: Sequence[Path], targets: Sequence[str], device: str | None, threads: int | None, jobs_at_once: int
-) -> int:
     config = load(configs)
     plan = planned(config)
     waiting = _behind(plan, targets)

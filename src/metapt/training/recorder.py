@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from metapt.engine import process_memory
+from metapt import machine
 from metapt.errors import ConfigError
 
 _OBSERVE = "a function that returns a dictionary of tensors; torch.tensor(...) makes one of a number or a list"
@@ -121,8 +121,8 @@ class Measured:
             self._before = torch.cuda.memory_allocated()
         else:
             if len(self._open) == 1:
-                process_memory.release_free()
-            self._before = process_memory.reset_peak()
+                machine.release_free_memory()
+            self._before = machine.reset_peak_memory()
         self._start = time.monotonic()
         return self
 
@@ -139,7 +139,7 @@ class Measured:
     def _keep_peak(self) -> None:
         """Remember the peak in each block that runs, before another block resets it."""
         if self._open:
-            peak = torch.cuda.max_memory_allocated() if self.on_gpu else process_memory.peak()
+            peak = torch.cuda.max_memory_allocated() if self.on_gpu else machine.peak_memory()
             for block in self._open:
                 block._highest = max(block._highest, peak)
 

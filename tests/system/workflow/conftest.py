@@ -16,9 +16,9 @@ from tempfile import NamedTemporaryFile
 import pytest
 
 from metapt.engine.digest import closure, excluded, imports
+from metapt.engine.domain import DOMAINS, domain
 from metapt.engine.execute import execute
 from metapt.engine.jobs import Job
-from metapt.engine.registry import DOMAINS, domain
 
 from .forked import status_of
 
@@ -113,7 +113,7 @@ def check_that_jobs_load_their_closures(folder: Path, into: Path) -> None:
         loaded = {name.removeprefix("metapt").removeprefix(".") for name in answer["loaded"]}
         left_out = {name for each in loaded if excluded(each) for name in (each, *imports(each))}
         packages = {name.rpartition(".")[0] for name in left_out}
-        runs = {"", "engine.execute", "machine", "engine.process_memory", "training"}
+        runs = {"", "engine.execute", "machine", "training"}
         assert loaded - closure(entry).keys() - left_out - packages - runs == set(), answer["record"]
         assert entry in loaded
         assert answer["slow"] == [], f"{answer['record']} loads what takes as long as torch itself"

@@ -15,8 +15,8 @@ import pytest
 
 from metapt.cli import main
 from metapt.engine.config import load
+from metapt.engine.domain import DOMAINS
 from metapt.engine.plan import planned
-from metapt.engine.registry import DOMAINS
 from metapt.engine.run import due
 from metapt.evaluation import metrics
 from metapt.evaluation.experiment import SUMMARY

@@ -1,4 +1,4 @@
-"""A new domain takes a package and a line in the registry: a toy domain runs through the whole workflow."""
+"""A new domain takes a package and a line in `DOMAINS`: a toy domain runs through the whole workflow."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ noise:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the project with the toy domain: its package, and a line in the registry."""
+    """Return the project with the toy domain: its package, and a line in `DOMAINS`."""
     folder = tmp_path_factory.mktemp("toy")
     for part in ("src", "workflow"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.pyc.*"))
     shutil.copytree(TOY, folder / "src/metapt/domains/noise", ignore=shutil.ignore_patterns("__pycache__"))
-    registry = folder / "src/metapt/engine/registry.py"
-    lines = registry.read_text(encoding="utf-8").replace('    "ppi",\n', '    "ppi",\n    "noise",\n')
-    registry.write_text(lines, encoding="utf-8")
+    domains = folder / "src/metapt/engine/domain.py"
+    lines = domains.read_text(encoding="utf-8").replace('    "ppi",\n', '    "ppi",\n    "noise",\n')
+    domains.write_text(lines, encoding="utf-8")
     (folder / "toy.yaml").write_text(CONFIG, encoding="utf-8")
     return folder
 

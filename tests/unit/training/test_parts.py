@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from metapt.engine import process_memory
+from metapt import machine
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import Params
 from metapt.training.guard import HypergradientGuard
@@ -194,12 +194,12 @@ def test_measured_sees_the_time_and_the_memory_of_its_block_and_of_those_inside_
 
 
 def test_the_peak_since_the_start_of_the_process_survives_a_reset() -> None:
-    before = process_memory.peak_since_start()
-    take(before - process_memory.in_use() + 50_000_000)
-    assert process_memory.peak_since_start() > before
-    process_memory.reset_peak()
-    assert process_memory.peak() < before + 25_000_000, "the peak is that since the reset"
-    assert process_memory.peak_since_start() > before
+    before = machine.peak_memory_since_start()
+    take(before - machine.memory_in_use() + 50_000_000)
+    assert machine.peak_memory_since_start() > before
+    machine.reset_peak_memory()
+    assert machine.peak_memory() < before + 25_000_000, "the peak is that since the reset"
+    assert machine.peak_memory_since_start() > before
 
 
 def test_memory_that_was_free_in_the_process_counts_when_a_block_takes_it() -> None:

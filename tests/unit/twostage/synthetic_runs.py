@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from metapt.engine.config_files import read_one
+from metapt.engine.domain import domain
 from metapt.engine.execute import work_of
 from metapt.engine.jobs import Job, Place
 from metapt.engine.plan import SOURCES
-from metapt.engine.registry import domain
 from metapt.evaluation import figures, metrics
 from metapt.evaluation.comparisons import judge
 from metapt.evaluation.tables import write_blocks

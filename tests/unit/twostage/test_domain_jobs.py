@@ -11,8 +11,8 @@ from metapt.domains.ecg.config import Warp
 from metapt.domains.ppi.config import ARMS as PPI_ARMS
 from metapt.domains.ppi.data.sections import SIMULATED, string_names
 from metapt.domains.ppi.stages import finetune_setting, pretrain_setting
+from metapt.engine.domain import domain
 from metapt.engine.jobs import Job, Place
-from metapt.engine.registry import domain
 from metapt.errors import ConfigError
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")

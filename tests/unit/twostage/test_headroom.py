@@ -14,7 +14,7 @@ from metapt.domains.mnist import quantities as mnist
 from metapt.domains.mnist.experiments.headroom.report import MnistHeadroom
 from metapt.domains.ppi import stages as ppi
 from metapt.engine.config import validate
-from metapt.engine.registry import domain
+from metapt.engine.domain import domain
 from metapt.evaluation import metrics
 from metapt.evaluation.headroom import REFERENCE, RUN
 from metapt.evaluation.headroom_report import read, text
