@@ -78,7 +78,7 @@ def test_memory_does_not_depend_on_the_number_of_pretraining_steps_before(solver
     problem = counted(Classifier())
     peaks = []
     for steps in (1, 20):
-        ended = trained(problem, problem.pretrained, problem.meta, [PRETRAIN] * steps, lr=0.3)
+        ended = trained(problem, problem.meta, [PRETRAIN] * steps)
         peaks.append(
             held(lambda ended=ended: call(problem, Neumann(3, 0.1), solver, [VALIDATION], pretrained=ended)).peak
         )
