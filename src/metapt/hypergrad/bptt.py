@@ -97,10 +97,10 @@ def exact_hypergradient(
         return problem.pretrain_loss(Pretrained(encoder, head, start.buffers), phi, batch)
 
     states = [pretrain_optimizer.init(part) for part in start[:2]]
-    parts, _, pretrain_losses = take_steps(
+    (pt_encoder, pt_head), _, pretrain_losses = take_steps(
         pretrain_optimizer, pretrain_loss, start[:2], states, pretrain_batches, "pretrain_loss"
     )
-    trained = Pretrained(*parts, start.buffers)
+    trained = Pretrained(pt_encoder, pt_head, start.buffers)
 
     def encode(encoder: Params, batch: Any) -> Tensor:
         return problem.encode({**encoder, **trained.buffers}, batch)

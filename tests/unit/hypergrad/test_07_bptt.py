@@ -119,7 +119,7 @@ def test_the_hypergradient_approaches_the_exact_one_at_the_rate_of_pretraining()
 
 
 def test_the_hypergradient_approaches_the_exact_one_on_a_network() -> None:
-    pretrain, momentum = [classification(400, 12)] * 250, SGD(lr=1.5, momentum=0.9)
+    pretrain, momentum = [classification(400, 12)] * 200, SGD(lr=2.0, momentum=0.8)
     oracle, estimate = both(Classifier(), pretrain, TRAIN, VALIDATION[0], 0.3, pretrain_optimizer=momentum)
     torch.testing.assert_close(estimate, oracle, rtol=1e-4, atol=1e-8)
     assert oracle.norm() > 1e-3
