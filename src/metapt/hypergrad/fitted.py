@@ -289,9 +289,7 @@ class RidgeHead:
     def _predictions(self, x: Tensor, y: Tensor, held_x: Tensor, held_y: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return predictions and labels of the fitted and of the held-out examples, less the mean of the fitted labels.
 
-        Args:
-            x, held_x: features, [n, features].
-            y, held_y: labels, [n, tasks].
+        Features x and held_x are [n, features], labels y and held_y [n, tasks].
         """
         mean_x, mean_y = x.mean(0), y.mean(0)
         x, y = x - mean_x, y - mean_y
@@ -306,11 +304,7 @@ class RidgeHead:
 def _errors(predictions: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
     """Return squared errors divided by the variance of the labels, each the mean over the tasks whose labels differ.
 
-    Args:
-        predictions: pairs of predictions and labels, [n, tasks].
-
-    Raises:
-        DataError: a pair has no task with labels that differ.
+    The predictions are pairs of predictions and labels, [n, tasks]. One without labels that differ is a DataError.
     """
     variances = [y.var(0, correction=0) for _, y in predictions]
     defined = [variance != 0 for variance in variances]  # also labels that are not finite, so that the error isn't

@@ -25,12 +25,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 def twice(output: Tensor, inputs: Iterable[Tensor], what: str) -> Iterator[None]:
     """Check that the derivative of `output` w.r.t. `inputs`, taken inside the context, has its full graph.
 
-    The cotangent of the derivative must require a gradient.
-
-    Args:
-        output: a tensor with a graph.
-        inputs: leaves or intermediate tensors of the graph.
-        what: the name of the function that computes the output, for error messages.
+    The cotangent of the derivative must require a gradient; `what` names the function of the output in errors.
 
     Raises:
         RuntimeError: a function between inputs and output was made by `torch.compile`, is marked `once_differentiable`,
