@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.checks import check_arguments
+from metapt.hypergrad.checks import check_arguments, check_unchanged
 from metapt.hypergrad.distributed import check_counts
 from metapt.hypergrad.finetune import unrolled
-from metapt.hypergrad.optimizers import DifferentiableOptimizer
-from metapt.hypergrad.params import Params, Pretrained, detached, leaves, like, unconnected, vjp, vjp_graph
+from metapt.hypergrad.optimizers import DifferentiableOptimizer, take_steps
+from metapt.hypergrad.params import Params, Pretrained, detached, leaves, like, unconnected, vjp
 from metapt.hypergrad.problem import Checked, MetaProblem
-from metapt.hypergrad.trial import check_second_derivatives, check_unchanged
+from metapt.hypergrad.trial import check_second_derivatives
 
 
 class ExactHypergradient(NamedTuple):
@@ -91,14 +91,22 @@ def exact_hypergradient(
         check_unchanged(users, *arguments, uses_head_loss=True)
     problem = Checked(problem)
     phi = leaves(meta)
-    trained, pretrain_losses = _pretrain(problem, pretrained.leaves(), phi, pretrain_batches, pretrain_optimizer)
+    start, first_head = pretrained.leaves(), leaves(head)
+
+    def pretrain_loss(batch: Any, encoder: Params, head: Params) -> Tensor:
+        return problem.pretrain_loss(Pretrained(encoder, head, start.buffers), phi, batch)
+
+    states = [pretrain_optimizer.init(part) for part in start[:2]]
+    (pt_encoder, pt_head), _, pretrain_losses = take_steps(
+        pretrain_optimizer, pretrain_loss, start[:2], states, pretrain_batches, "pretrain_loss"
+    )
+    trained = Pretrained(pt_encoder, pt_head, start.buffers)
 
     def encode(encoder: Params, batch: Any) -> Tensor:
         return problem.encode({**encoder, **trained.buffers}, batch)
 
-    start = leaves(head)
-    state = finetune_optimizer.init(start)
-    tuned = unrolled(problem, encode, trained.encoder, start, state, train_batches, finetune_optimizer, network)
+    state = finetune_optimizer.init(first_head)
+    tuned = unrolled(problem, encode, trained.encoder, first_head, state, train_batches, finetune_optimizer, network)
     losses = [problem.head_loss(tuned.head, encode(tuned.encoder, batch), batch) for batch in validation_batches]
     loss = torch.stack(losses).mean()
     gradient = like(meta, vjp([loss], list(phi.values()), needed=unconnected(meta) if pretrain_batches else ""))
@@ -106,23 +114,5 @@ def exact_hypergradient(
         check_second_derivatives(users, *arguments, products=True, head_steps=bool(train_batches), network=network)
     final = Pretrained(detached(trained.encoder), detached(trained.head), trained.buffers)
     encoder, tuned_head = detached(tuned.encoder), detached(tuned.head)
-    return ExactHypergradient(gradient, final, encoder, tuned_head, loss.detach(), pretrain_losses)
-
-
-def _pretrain(
-    problem: MetaProblem,
-    pretrained: Pretrained,
-    phi: Params,
-    batches: Sequence[Any],
-    optimizer: DifferentiableOptimizer,
-) -> tuple[Pretrained, Tensor]:
-    encoder, head, buffers = pretrained
-    encoder_state, head_state = optimizer.init(encoder), optimizer.init(head)
-    losses = []
-    for batch in batches:
-        loss = problem.pretrain_loss(Pretrained(encoder, head, buffers), phi, batch)
-        gradients = vjp_graph(loss, [*encoder.values(), *head.values()], "pretrain_loss")
-        encoder, encoder_state = optimizer.step(encoder, like(encoder, gradients[: len(encoder)]), encoder_state)
-        head, head_state = optimizer.step(head, like(head, gradients[len(encoder) :]), head_state)
-        losses.append(loss.detach())
-    return Pretrained(encoder, head, buffers), torch.stack(losses) if losses else torch.zeros(0)
+    before = torch.stack(pretrain_losses) if pretrain_losses else torch.zeros(0)
+    return ExactHypergradient(gradient, final, encoder, tuned_head, loss.detach(), before)

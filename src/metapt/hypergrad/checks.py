@@ -1,23 +1,23 @@
 """Checks of a user's problem and arguments, with error messages for the person who wrote the problem.
 
-Each call of `hypergradient` and `exact_hypergradient` makes the checks that cost nothing: the types of the arguments
-and the methods of the problem (`check_arguments`), and that losses are scalars and losses and features have a graph
-(`Checked`). At its first hypergradient the training loop calls `check_problem`, which evaluates the three functions a
-few more times: they must be pure and depend on the tensors by which they are differentiated.
+Each call of `hypergradient` and `exact_hypergradient` makes the checks that cost nothing (`check_arguments`,
+`Checked`), and tries a problem on copies the first time that it sees it (`check_unchanged`). At its first hypergradient
+the training loop calls `check_problem`, which evaluates the three functions a few more times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from metapt.hypergrad.distributed import local_of
+from metapt.hypergrad.nested import by_position, changed, cloned
 from metapt.hypergrad.params import Params, Pretrained, detached, leaves, norm
 from metapt.hypergrad.problem import LOOK_FOR, Checked, MetaProblem, name_of
-from metapt.hypergrad.trial import UNCHANGED, Copies, devices_of, tried
+from metapt.hypergrad.trial import UNCHANGED, devices_of, tried
 
 _METHODS = ("pretrain_loss", "encode", "head_loss")
 
@@ -43,12 +43,7 @@ def check_arguments(problem: MetaProblem, pretrained: Pretrained, meta: Params, 
 
 
 def check_pretrained(pretrained: Pretrained) -> None:
-    """Check the types of encoder, PT head and buffers.
-
-    Raises:
-        TypeError: it is no `Pretrained`, or one of them is no dictionary of tensors.
-        ValueError: a parameter has a gradient hook.
-    """
+    """Check the types of encoder, PT head and buffers as `check_arguments` does."""
     if not isinstance(pretrained, Pretrained):
         raise TypeError(
             f"pretrained is a {type(pretrained).__name__}; legal: Pretrained(encoder, head, buffers), three "
@@ -60,12 +55,7 @@ def check_pretrained(pretrained: Pretrained) -> None:
 
 
 def check_params(what: str, params: Any) -> None:
-    """Check that this is a dictionary of tensors.
-
-    Raises:
-        TypeError: it is none.
-        ValueError: a tensor has a gradient hook.
-    """
+    """Check that this is a dictionary of tensors without gradient hooks, as `check_arguments` does."""
     if not isinstance(params, dict):
         advice = "dict(module.named_parameters())" if isinstance(params, nn.Module) else 'as in {"weight": tensor}'
         raise TypeError(f"the {what} is a {type(params).__name__}; legal: a dictionary of named tensors, {advice}")
@@ -77,6 +67,86 @@ def check_params(what: str, params: Any) -> None:
                 f"{name!r} of the {what} has a gradient hook (register_hook), which would never be called, since a "
                 "copy is trained: remove it, and change the loss or the learning rate instead"
             )
+
+
+class _Arguments(NamedTuple):
+    """Where the functions of a problem are evaluated."""
+
+    pretrained: Pretrained
+    meta: Params
+    head: Params
+    pretrain_batch: Any
+    finetune_batch: Any
+
+
+def _check_copies(function: str, given: _Arguments, copies: _Arguments) -> None:
+    """Raise ValueError if a function, which was called with the copies, has changed one."""
+    parts = {
+        "parameter of the encoder": (given.pretrained.encoder, copies.pretrained.encoder),
+        "parameter of the PT head": (given.pretrained.head, copies.pretrained.head),
+        "meta-parameter": (given.meta, copies.meta),
+        "parameter of the FT head": (given.head, copies.head),
+    }
+    for what, (before, after) in parts.items():
+        check_same_params(function, what, before, after)
+    for name in changed(given.pretrained.buffers, copies.pretrained.buffers):
+        raise ValueError(
+            f"{function} changes the buffer {name!r}; legal: to change none. Call the encoder in evaluation mode "
+            "there: module.eval()"
+        )
+    check_same(function, given.pretrain_batch, copies.pretrain_batch)
+    check_same(function, given.finetune_batch, copies.finetune_batch)
+
+
+def check_same_params(function: str, what: str, params: Params, copies: Params) -> None:
+    """Raise ValueError if a function has changed one of the copies of parameters that it was called with."""
+    for name in changed(params, copies):
+        raise ValueError(
+            f"{function} changes the {what} {name!r} in place; legal: to change none. An Embedding with max_norm does "
+            "so: normalise what it returns"
+        )
+
+
+def check_same(function: str, batch: Any, copy: Any) -> None:
+    """Raise ValueError if a function has changed the copy of a minibatch that it was called with."""
+    if changed(by_position(batch), by_position(copy)):
+        raise ValueError(
+            f"{function} changes its minibatch in place, which others get, too; legal: to make a new tensor, as in "
+            "x = x.clamp(-1, 1) in place of x.clamp_(-1, 1), or x = x - x.mean() in place of x -= x.mean()"
+        )
+
+
+@torch.enable_grad()
+def check_unchanged(
+    problem: MetaProblem,
+    pretrained: Pretrained,
+    meta: Params,
+    head: Params,
+    pretrain_batch: Any,
+    finetune_batch: Any,
+    uses_head_loss: bool,
+) -> None:
+    """Check on copies that no function of a problem changes parameters or minibatches, once per problem.
+
+    Raises:
+        ValueError: one does.
+    """
+    problem = local_of(problem)
+    found = tried(problem).found
+    if UNCHANGED in found:
+        return
+    given = _Arguments(pretrained, meta, head, pretrain_batch, finetune_batch)
+    problem, copies = Checked(problem), cloned(given)
+    with torch.random.fork_rng(devices=devices_of(pretrained)):
+        problem.pretrain_loss(copies.pretrained.leaves(), leaves(copies.meta), copies.pretrain_batch)
+        _check_copies("pretrain_loss", given, copies)
+        encoder = leaves(copies.pretrained.encoder)
+        features = problem.encode({**encoder, **copies.pretrained.buffers}, copies.finetune_batch)
+        _check_copies("encode", given, copies)
+        if uses_head_loss:
+            problem.head_loss(leaves(copies.head), features.detach().requires_grad_(), copies.finetune_batch)
+            _check_copies(name_of(problem, "head_loss"), given, copies)
+    found[UNCHANGED] = None
 
 
 @torch.enable_grad()
@@ -113,42 +183,40 @@ def check_problem(
     """
     problem = local_of(problem)
     found = tried(problem).found
-    copies = Copies(pretrained, meta, head, pretrain_batch, finetune_batch)
-    pretrained, pretrain_batch, finetune_batch = copies.pretrained, copies.pretrain_batch, copies.finetune_batch
-    problem, phi = Checked(problem), leaves(copies.meta)
-    encoder, psi, buffers = leaves(pretrained.encoder), leaves(copies.head), pretrained.buffers
+    given = _Arguments(pretrained, meta, head, pretrain_batch, finetune_batch)
+    copies: _Arguments = cloned(given)
+    problem, phi, psi = Checked(problem), leaves(copies.meta), leaves(copies.head)
+    encoder, buffers = leaves(copies.pretrained.encoder), copies.pretrained.buffers
 
     def pretrain_loss() -> Tensor:
-        frozen = Pretrained(*map(detached, (pretrained.encoder, pretrained.head, pretrained.leaves().buffers)))
-        return problem.pretrain_loss(frozen, phi, pretrain_batch)
+        frozen = Pretrained(*map(detached, (*copies.pretrained[:2], copies.pretrained.leaves().buffers)))
+        return problem.pretrain_loss(frozen, phi, copies.pretrain_batch)
 
     def encode() -> Tensor:
-        return problem.encode({**encoder, **buffers}, finetune_batch)
+        return problem.encode({**encoder, **buffers}, copies.finetune_batch)
+
+    def called_twice(function: str, call: Callable[[], Tensor], result: str, results: str) -> Tensor:
+        """Return what a function returns, if it changes no argument and returns the same in another call."""
+        first = call()
+        _check_copies(function, given, copies)
+        what = f"a scalar, {float(first.detach()):.4g}" if result == "number" else f"features of shape {[*first.shape]}"
+        report(f"{function} returns {what}")
+        _check_equal(first, call(), f"{function} returned two different {results} {_IN_EQUAL_CALLS}")
+        report(f"{function} returns the same {result} in two equal calls")
+        return first
 
     with torch.random.fork_rng(devices=devices_of(pretrained)):
-        loss = pretrain_loss()
-        copies.check("pretrain_loss")
-        report(f"pretrain_loss returns a scalar, {float(loss.detach()):.4g}")
-        _check_equal(loss, pretrain_loss(), f"pretrain_loss returned two different numbers {_IN_EQUAL_CALLS}")
-        report("pretrain_loss returns the same number in two equal calls")
+        loss = called_twice("pretrain_loss", pretrain_loss, "number", "numbers")
         _check_depends("pretrain_loss", loss, phi, "meta-parameter", every=True)
         report(f"pretrain_loss depends on each of the meta-parameters ({', '.join(phi)})")
-        features = encode()
-        copies.check("encode")
-        report(f"encode returns features of shape {list(features.shape)}")
-        _check_equal(features, encode(), f"encode returned two different tensors {_IN_EQUAL_CALLS}")
-        report("encode returns the same features in two equal calls")
+        features = called_twice("encode", encode, "features", "tensors")
         _check_depends("encode", features, encoder, "parameter of the encoder")
         report("encode depends on the encoder")
         if uses_head_loss:
-            name = name_of(problem, "head_loss")
-            leaf = features.detach().requires_grad_()
-            ft_loss = problem.head_loss(psi, leaf, finetune_batch)
-            copies.check(name)
-            report(f"{name} returns a scalar, {float(ft_loss.detach()):.4g}")
-            again = problem.head_loss(psi, leaf, finetune_batch)
-            _check_equal(ft_loss, again, f"{name} returned two different numbers {_IN_EQUAL_CALLS}")
-            report(f"{name} returns the same number in two equal calls")
+            name, leaf = name_of(problem, "head_loss"), features.detach().requires_grad_()
+            ft_loss = called_twice(
+                name, lambda: problem.head_loss(psi, leaf, copies.finetune_batch), "number", "numbers"
+            )
             _check_depends(name, ft_loss, {"features": leaf}, "argument features")
             if psi:
                 _check_depends(name, ft_loss, psi, "parameter of the FT head (give {} if it has none)")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from metapt.hypergrad.inverse import Status
-from metapt.hypergrad.optimizers import SGD, DifferentiableOptimizer, OptimizerState
-from metapt.hypergrad.params import Params, Vector, all_finite, detached, leaves, like, norm, vjp, vjp_graph
+from metapt.hypergrad.optimizers import SGD, DifferentiableOptimizer, OptimizerState, take_steps
+from metapt.hypergrad.params import Params, Vector, all_finite, detached, leaves, like, norm, vjp
 from metapt.hypergrad.problem import MetaProblem, name_of
 
 
@@ -193,29 +193,20 @@ def unrolled(
     optimizer: DifferentiableOptimizer,
     network: bool,
 ) -> Unrolled:
-    """Take an FT step of the head on each minibatch, and of the encoder if `network` is true.
+    """Take an FT step of the head on each minibatch, and of the encoder if `network` is true; its state is new.
 
-    Args:
-        problem: provides `head_loss`.
-        encode: returns the features of a minibatch, given the present encoder.
-        encoder, head: where the steps start; with a graph.
-        head_state: state of the head's optimiser; that of the encoder is new.
-        batches: FT minibatches, one a step.
-        optimizer: the optimiser of the steps.
-        network: change the encoder, too.
+    `encode` returns the features of a minibatch, given the present encoder.
     """
+
+    def loss(batch: Any, *parts: Params) -> Tensor:
+        return problem.head_loss(parts[-1], encode(parts[0] if network else encoder, batch), batch)
+
     name = name_of(problem, "head_loss")
-    what, changing = (f"{name} of encode", encoder) if network else (name, {})
-    encoder_state, losses = optimizer.init(changing), []
-    for batch in batches:
-        loss = problem.head_loss(head, encode(encoder, batch), batch)
-        gradients = vjp_graph(loss, [*changing.values(), *head.values()], what)
-        if network:
-            encoder, encoder_state = optimizer.step(encoder, like(encoder, gradients[: len(encoder)]), encoder_state)
-            changing = encoder
-        head, head_state = optimizer.step(head, like(head, gradients[len(changing) :]), head_state)
-        losses.append(loss.detach())
-    return Unrolled(encoder, head, head_state, losses)
+    what, parts, states = name, [head], [head_state]
+    if network:
+        what, parts, states = f"{name} of encode", [encoder, head], [optimizer.init(encoder), head_state]
+    ended, ended_states, losses = take_steps(optimizer, loss, parts, states, batches, what)
+    return Unrolled(ended[0] if network else encoder, ended[-1], ended_states[-1], losses)
 
 
 def finished(
@@ -234,16 +225,3 @@ def finished(
     if not all_finite([losses, loss, head_gradient_norm, *head.values(), *state.values()]):
         status = Status.NON_FINITE
     return FineTuned(encoder_gradient, head, state, losses, loss, head_gradient_norm, status)
-
-
-def leave_one_out(batches: Sequence[Any]) -> list[tuple[Sequence[Any], Any]]:
-    """Return, for each minibatch, all others and the minibatch.
-
-    Raises:
-        ValueError: there are fewer than two minibatches.
-    """
-    if len(batches) < 2:
-        raise ValueError(
-            "cross_fit needs at least two different FT minibatches: one to hold out, one to fit the head on"
-        )
-    return [([*batches[:index], *batches[index + 1 :]], batch) for index, batch in enumerate(batches)]

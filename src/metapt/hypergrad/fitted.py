@@ -1,4 +1,4 @@
-"""The FT solver that fits the head to the end and differentiates its minimum implicitly.
+"""The FT solvers that fit the head to the end: by Newton's method, or ridge regressions in closed form.
 
 So the loss evaluates the representation, not a head that is still being trained.
 """
@@ -8,16 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.finetune import Features, FineTuned, finished, leave_one_out
+from metapt.errors import DataError
+from metapt.hypergrad.finetune import Features, FineTuned, finished
 from metapt.hypergrad.inverse import ConjugateGradient, SolveResult, Status
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import Params, Vector, add, detached, dot, leaves, like, norm, vjp, vjp_graph
 from metapt.hypergrad.problem import MetaProblem, name_of
+
+Objective = Callable[[Params], Tensor]  # the regularised FT loss of a head
 
 
 class Fit(NamedTuple):
@@ -34,13 +37,20 @@ class Fit(NamedTuple):
     status: Status
 
 
-class _HeldOut(NamedTuple):
-    """The loss on a held-out minibatch, its derivatives, and how the implicit differentiation ended."""
-
-    loss: Tensor
-    cotangents: Vector
-    head_gradient_norm: Tensor
-    status: Status
+def _folds(
+    features: Features, train_batches: Sequence[Any], validation_batch: Any, cross_fit: bool
+) -> list[tuple[Sequence[Any], Any]]:
+    """Return pairs of the minibatches that a head is fitted on and the one that it is evaluated on."""
+    if not train_batches:
+        raise ValueError("a fitted head needs at least one FT training minibatch to fit on")
+    if not cross_fit:
+        return [(train_batches, validation_batch)]
+    batches = features.batches
+    if len(batches) < 2:
+        raise ValueError(
+            "cross_fit needs at least two different FT minibatches: one to hold out, one to fit the head on"
+        )
+    return [([*batches[:index], *batches[index + 1 :]], batch) for index, batch in enumerate(batches)]
 
 
 @dataclass(frozen=True)
@@ -90,23 +100,22 @@ class FittedHead:
         train_batches: Sequence[Any],
         validation_batch: Any,
     ) -> FineTuned:
-        if not train_batches:
-            raise ValueError("FittedHead needs at least one FT training minibatch to fit the head on")
         features = Features(problem, encoder, buffers, [*train_batches, validation_batch])
-        folds = leave_one_out(features.batches) if self.cross_fit else [(train_batches, validation_batch)]
+        folds = _folds(features, train_batches, validation_batch, self.cross_fit)
         fitted, statuses, train_losses, validation_losses, head_gradients = detached(head), [], [], [], []
         cotangents = [torch.zeros_like(value) for value in features.all()]
         for rest, held_out in folds:
-            fit = self._fit(problem, fitted, rest, features)
+            objective = self._objective(problem, rest, features)
+            fit = self._fit(problem, fitted, objective)
             fitted = fit.head
-            evaluated = self._evaluate(problem, fit, rest, held_out, features)
-            cotangents = add(cotangents, evaluated.cotangents, 1 / len(folds))
-            statuses += [fit.status, evaluated.status]
+            loss, through, head_gradient, solved = self._evaluate(problem, fitted, objective, held_out, features)
+            cotangents = add(cotangents, through, 1 / len(folds))
+            statuses += [fit.status, solved]
             train_losses.append(fit.loss)
-            validation_losses.append(evaluated.loss)
-            head_gradients.append(evaluated.head_gradient_norm)
+            validation_losses.append(loss)
+            head_gradients.append(norm(head_gradient))
         if self.cross_fit:
-            fit = self._fit(problem, fitted, features.batches, features)
+            fit = self._fit(problem, fitted, self._objective(problem, features.batches, features))
             fitted = fit.head
             statuses.append(fit.status)
         return finished(
@@ -130,70 +139,63 @@ class FittedHead:
         """
         with torch.no_grad():
             encoded = {id(batch): problem.encode(encoder, batch) for batch in batches}
-        return self._fit(problem, head, batches, lambda batch: encoded[id(batch)])
+        return self._fit(problem, head, self._objective(problem, batches, lambda batch: encoded[id(batch)]))
 
-    def _objective(
-        self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Callable[[Any], Tensor]
-    ) -> Tensor:
-        losses = [problem.head_loss(head, features(batch), batch) for batch in batches]
-        penalty = torch.stack([torch.sum(value * value) for value in head.values()]).sum()
-        return torch.stack(losses).mean() + self.l2 / 2 * penalty
+    def _objective(self, problem: MetaProblem, batches: Sequence[Any], features: Callable[[Any], Tensor]) -> Objective:
+        def objective(head: Params) -> Tensor:
+            losses = [problem.head_loss(head, features(batch), batch) for batch in batches]
+            penalty = torch.stack([torch.sum(value * value) for value in head.values()]).sum()
+            return torch.stack(losses).mean() + self.l2 / 2 * penalty
 
-    def _fit(
-        self, problem: MetaProblem, head: Params, batches: Sequence[Any], features: Callable[[Any], Tensor]
-    ) -> Fit:
+        return objective
+
+    def _fit(self, problem: MetaProblem, head: Params, objective: Objective) -> Fit:
         """Minimise by Newton's method with exact Hessian-vector products and a backtracking line search."""
         if not head:
             raise ValueError("FittedHead needs an FT head with parameters; for a head without any take Unroll(0)")
         current = leaves(head)
-        objective = self._objective(problem, current, batches, features)
-        first = None
+        loss = objective(current)
+        first, status = None, Status.MAX_STEPS
         for _ in range(self.max_steps):
             values = list(current.values())
-            gradient = vjp_graph(objective, values, name_of(problem, "head_loss"))
+            gradient = vjp_graph(loss, values, name_of(problem, "head_loss"))
             downhill = [-value.detach() for value in gradient]
             size = float(norm(downhill))
             first = size if first is None else first
             if not math.isfinite(size):
-                return Fit(detached(current), objective.detach(), Status.NON_FINITE)
+                status = Status.NON_FINITE
+                break
             if size <= self.tolerance * max(first, self.l2):
-                return Fit(detached(current), objective.detach(), Status.OK)
+                status = Status.OK
+                break
             solved = self._solve(gradient, values, downhill)
             direction = solved.value
             if solved.status is Status.NON_FINITE:
-                return Fit(detached(current), objective.detach(), solved.status)
-            decrease = float(dot(downhill, direction))
-            if decrease <= 4 * torch.finfo(objective.dtype).eps * abs(float(objective.detach())):
-                # The decrease is below the rounding error of the loss, so a line search can't see it; the step is
-                # right.
-                return Fit(
-                    like(current, add(list(detached(current).values()), direction)), objective.detach(), Status.OK
-                )
-            moved = self._search(problem, current, direction, decrease, float(objective.detach()), batches, features)
+                status = solved.status
+                break
+            start, decrease = float(loss.detach()), float(dot(downhill, direction))
+            rounding = 4 * torch.finfo(loss.dtype).eps * abs(start)
+            if decrease <= rounding:
+                # A line search can't see a decrease below the rounding error of the loss; the step is right.
+                current, status = like(current, add(list(detached(current).values()), direction)), Status.OK
+                break
+            moved = self._search(objective, current, direction, decrease, start, rounding)
             if moved is None:
-                return Fit(detached(current), objective.detach(), Status.MAX_STEPS)
-            current, objective = moved
-        return Fit(detached(current), objective.detach(), Status.MAX_STEPS)
+                break
+            current, loss = moved
+        return Fit(detached(current), loss.detach(), status)
 
     def _search(
-        self,
-        problem: MetaProblem,
-        head: Params,
-        direction: Vector,
-        decrease: float,
-        start: float,
-        batches: Sequence[Any],
-        features: Callable[[Any], Tensor],
+        self, objective: Objective, head: Params, direction: Vector, decrease: float, start: float, rounding: float
     ) -> tuple[Params, Tensor] | None:
         """Return head and objective after the first step of 1, 1/2, 1/4, ... that meets Armijo's condition, or None."""
-        origin = detached(head)
+        origin = list(detached(head).values())
         for halvings in range(30):
             length = 0.5**halvings
-            moved = leaves(like(head, add(list(origin.values()), direction, length)))
-            objective = self._objective(problem, moved, batches, features)
-            rounding = 4 * torch.finfo(objective.dtype).eps * abs(start)
-            if float(objective.detach()) <= start - 1e-4 * length * decrease + rounding:
-                return moved, objective
+            moved = leaves(like(head, add(origin, direction, length)))
+            loss = objective(moved)
+            if float(loss.detach()) <= start - 1e-4 * length * decrease + rounding:
+                return moved, loss
         return None
 
     def _solve(self, gradient: Vector, values: Vector, b: Vector) -> SolveResult:
@@ -203,16 +205,115 @@ class FittedHead:
         return solver(lambda vector: vjp(gradient, values, vector, retain_graph=True), b)
 
     def _evaluate(
-        self, problem: MetaProblem, fit: Fit, train: Sequence[Any], held_out: Any, features: Features
-    ) -> _HeldOut:
-        """Return the held-out loss and its total derivative w.r.t. all features, through the fitted head by the IFT."""
-        head = leaves(fit.head)
+        self, problem: MetaProblem, fitted: Params, objective: Objective, held_out: Any, features: Features
+    ) -> tuple[Tensor, Vector, Vector, Status]:
+        """Return the held-out loss, its total derivative w.r.t. all features, and that w.r.t. the head.
+
+        The derivative goes through the fitted head by the IFT; the status says how the solve of it ended.
+        """
+        head = leaves(fitted)
         values = list(head.values())
         loss = problem.head_loss(head, features(held_out), held_out)
         gradients = vjp([loss], [*values, *features.all()])
         head_gradient, direct = gradients[: len(values)], gradients[len(values) :]
-        objective = self._objective(problem, head, train, features)
-        train_gradient = vjp_graph(objective, values, name_of(problem, "head_loss"))
+        train_gradient = vjp_graph(objective(head), values, name_of(problem, "head_loss"))
         solved = self._solve(train_gradient, values, head_gradient)
         through_head = vjp(train_gradient, features.all(), solved.value)
-        return _HeldOut(loss.detach(), add(direct, through_head, -1.0), norm(head_gradient), solved.status)
+        return loss.detach(), add(direct, through_head, -1.0), head_gradient, solved.status
+
+
+class TargetsProblem(MetaProblem, Protocol):
+    """A problem whose FT labels are numbers, so that a ridge regression can predict them."""
+
+    def targets(self, batch: Any) -> Tensor:
+        """Return the labels of an FT minibatch, [n, tasks], of a floating type."""
+
+
+@dataclass(frozen=True)
+class RidgeHead:
+    """Linear heads by ridge regression on the labels of all tasks at once.
+
+    Let f be the features of the n fitted examples, centred and divided by their root mean square, and y the centred
+    labels. Then
+
+        W = argmin 1/n |f W - y|^2 + l2 |W|^2 = (f'f / n + l2)^-1 f'y / n.
+
+    The loss on held-out examples is the squared error divided by the variance of the labels, the mean over the tasks
+    whose labels differ; a head that predicts the mean has loss 1. One matrix serves all tasks, so that thousands of
+    examples cost less than their encoding. The derivative goes through the closed-form solution. These heads only
+    evaluate the features; the FT head is returned unchanged.
+
+    Args:
+        l2: the ridge, above 0, in units of the mean square of the features.
+        cross_fit: hold out each minibatch in turn, the validation minibatch included.
+        minibatches: FT training minibatches per call.
+    """
+
+    l2: float = 1e-2
+    cross_fit: bool = False
+    minibatches: int = 1
+    optimizer: ClassVar[None] = None
+    uses_head_loss: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not self.l2 > 0:
+            raise ValueError(f"l2 is {self.l2}; legal: a positive number")
+        if self.minibatches < 1:
+            raise ValueError(f"minibatches is {self.minibatches}; legal: 1 or more")
+
+    def __call__(
+        self,
+        problem: MetaProblem,
+        encoder: Params,
+        buffers: Params,
+        head: Params,
+        head_state: OptimizerState | None,
+        train_batches: Sequence[Any],
+        validation_batch: Any,
+    ) -> FineTuned:
+        if not hasattr(problem, "targets"):
+            raise ValueError("a ridge head needs a problem with targets (see TargetsProblem)")
+        targets = cast(TargetsProblem, problem).targets
+        features = Features(problem, encoder, buffers, [*train_batches, validation_batch])
+        folds = _folds(features, train_batches, validation_batch, self.cross_fit)
+        predictions = []
+        for rest, held_out in folds:
+            x, y = torch.cat([features(batch) for batch in rest]), torch.cat([targets(batch) for batch in rest])
+            predictions += self._predictions(x, y, features(held_out), targets(held_out))
+        errors = _errors(predictions)
+        fitted, held = errors[::2], errors[1::2]
+        loss = torch.stack(held).mean()
+        gradient = features.encoder_gradient(vjp([loss], features.all()))
+        return finished(gradient, head, {}, fitted, loss, torch.zeros_like(loss.detach()))
+
+    def _predictions(self, x: Tensor, y: Tensor, held_x: Tensor, held_y: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return predictions and labels of the fitted and of the held-out examples, less the mean of the fitted labels.
+
+        Features x and held_x are [n, features], labels y and held_y [n, tasks].
+        """
+        mean_x, mean_y = x.mean(0), y.mean(0)
+        x, y = x - mean_x, y - mean_y
+        size = x.square().mean().sqrt()
+        x, held_x = x / size, (held_x - mean_x) / size
+        gram = x.T @ x / len(x) + self.l2 * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+        factor, failed = torch.linalg.cholesky_ex(gram)  # which waits for no GPU
+        weights = torch.cholesky_solve(x.T @ y / len(x), factor.masked_fill(failed > 0, torch.nan))
+        return [(x @ weights, y), (held_x @ weights, held_y - mean_y)]
+
+
+def _errors(predictions: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Return squared errors divided by the variance of the labels, each the mean over the tasks whose labels differ.
+
+    The predictions are pairs of predictions and labels, [n, tasks]. One without labels that differ is a DataError.
+    """
+    variances = [y.var(0, correction=0) for _, y in predictions]
+    defined = [variance != 0 for variance in variances]  # also labels that are not finite, so that the error isn't
+    counts = torch.stack([each.sum() for each in defined]).tolist()  # at once, since reading waits for a GPU
+    if not all(counts):
+        raise DataError("all labels of each task are equal in a part of the FT data: take fewer folds, or more of it.")
+    errors = []
+    for (predicted, y), variance, own, count in zip(predictions, variances, defined, counts, strict=True):
+        tasks = own.int().argsort(descending=True, stable=True)[:count]
+        error = (predicted - y).square().mean(0).index_select(0, tasks) / variance.index_select(0, tasks)
+        errors.append(error.mean())
+    return errors

@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.checks import check_arguments
-from metapt.hypergrad.curvature import gauss_newton, hessian
+from metapt.hypergrad.checks import check_arguments, check_unchanged
 from metapt.hypergrad.distributed import check_counts
 from metapt.hypergrad.finetune import FineTuning
 from metapt.hypergrad.inverse import Inverse, Matvec, Status
@@ -35,7 +34,7 @@ from metapt.hypergrad.params import (
     zeros_like,
 )
 from metapt.hypergrad.problem import Checked, ForwardProblem, GaussNewtonProblem, MetaProblem
-from metapt.hypergrad.trial import check_second_derivatives, check_unchanged
+from metapt.hypergrad.trial import check_second_derivatives
 
 Curvature = Literal["hessian", "gauss_newton"]
 
@@ -161,7 +160,8 @@ def hypergradient(
     counts = {"FT training minibatches": len(train_batches), "different FT minibatches": different}
     check_counts(users, counts, once=True)
     uses_head_loss = getattr(finetuning, "uses_head_loss", True)
-    check_unchanged(users, pretrained, meta, head, pretrain_batch, validation_batch, uses_head_loss)
+    arguments = pretrained, meta, head, pretrain_batch, validation_batch
+    check_unchanged(users, *arguments, uses_head_loss)
     tuned = finetuning(
         problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch
     )
@@ -196,11 +196,7 @@ def hypergradient(
     del graph
     check_second_derivatives(
         users,
-        pretrained,
-        meta,
-        head,
-        pretrain_batch,
-        validation_batch,
+        *arguments,
         products=curvature == "hessian" and solved.steps > 0,
         head_steps=uses_head_loss and finetuning.minibatches > 0,
         network=getattr(finetuning, "network", False),
@@ -286,3 +282,36 @@ class _Graph:
             for params in (self.pt.encoder, self.pt.head)
         )
         return Pretrained(encoder, head, detached(self.pt.buffers))
+
+
+def hessian(gradient: Vector, params: Vector, zeros: Sequence[Tensor] = ()) -> Matvec:
+    """Return the product v -> H v with the Hessian, the derivative of the gradient w.r.t. `params` (Pearlmutter 1994).
+
+    Rows of H are skipped where a part of v is one of the very objects `zeros`, as in the first product of each solver.
+    """
+    known = {id(value) for value in zeros}
+
+    def matvec(vector: Vector) -> Vector:
+        parts = [(row, value) for row, value in zip(gradient, vector, strict=True) if id(value) not in known]
+        return vjp([row for row, _ in parts], params, [value for _, value in parts], retain_graph=True)
+
+    return matvec
+
+
+def gauss_newton(outputs: Tensor, loss: Tensor, params: Vector) -> Matvec:
+    """Return the product v -> J^T B J v with the Gauss-Newton matrix (Schraudolph 2002).
+
+    J is the Jacobian of the outputs and B the Hessian of the loss w.r.t. the outputs. The matrix is positive
+    semi-definite whenever the loss is convex in the outputs. J v takes two reverse passes: J^T u is linear in a dummy
+    u, and its derivative w.r.t. u, applied to v, is J v. `outputs` is a node of the graph of `loss`.
+    """
+    (output_gradient,) = vjp_graph(loss, [outputs], "outputs_loss")
+    dummy = torch.ones_like(outputs, requires_grad=True)  # not zero, which would hide a detached derivative
+    pullback = vjp_graph(outputs, params, "pretrain_outputs", dummy)
+
+    def matvec(vector: Vector) -> Vector:
+        (pushed,) = vjp(pullback, [dummy], vector, retain_graph=True)
+        (curved,) = vjp([output_gradient], [outputs], [pushed], retain_graph=True)
+        return vjp([outputs], params, [curved], retain_graph=True)
+
+    return matvec

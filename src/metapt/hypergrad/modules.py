@@ -15,11 +15,7 @@ _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 
 
 class Calling(nn.Module):
-    """Modules as one, which calls a function of them. So `torch.func.functional_call` replaces the tensors of all.
-
-    Args:
-        modules: the modules by name.
-    """
+    """Modules as one, which calls a function of them. So `torch.func.functional_call` replaces the tensors of all."""
 
     def __init__(self, **modules: nn.Module) -> None:
         super().__init__()
@@ -32,17 +28,7 @@ class Calling(nn.Module):
 
 
 def tensors(encoder: nn.Module, head: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Return the tensors of two modules, not copied: parameters of the encoder, of the PT head, and buffers.
-
-    A parameter that does not require a gradient counts as a buffer. Names are those that the modules give; those of
-    buffers of the head begin with `HEAD`. A tensor that occurs twice is given once, under its first name; one of both
-    modules belongs to the encoder.
-
-    Raises:
-        TypeError: an argument is no module.
-        ValueError: the modules have a part in common, a parameter has no values yet, or a buffer of the head has the
-            name of a tensor of the encoder.
-    """
+    """Return the tensors of `Pretrained.from_modules`, not copied: of the encoder, of the PT head, and buffers."""
     for what, module in {"encoder": encoder, "PT head": head}.items():
         check_module(what, module)
     common = {id(part) for part in encoder.modules()} & {id(part) for part in head.modules()}

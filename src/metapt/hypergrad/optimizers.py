@@ -6,13 +6,14 @@ The state is a flat dictionary of tensors, so that it can be saved, stacked and 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.params import Params
+from metapt.hypergrad.params import Params, vjp_graph
 
 OptimizerState = dict[str, Tensor]
 
@@ -25,6 +26,29 @@ class DifferentiableOptimizer(Protocol):
 
     def step(self, params: Params, gradients: Params, state: OptimizerState) -> tuple[Params, OptimizerState]:
         """Return new parameters and a new state; change no argument."""
+
+
+def take_steps(
+    optimizer: DifferentiableOptimizer,
+    loss: Callable[..., Tensor],
+    parts: Sequence[Params],
+    states: Sequence[OptimizerState],
+    batches: Sequence[Any],
+    what: str,
+) -> tuple[Sequence[Params], Sequence[OptimizerState], list[Tensor]]:
+    """Take a step down `loss(batch, *parts)` of each part on each minibatch; `what` names the loss in errors.
+
+    Returns:
+        Parts and states with their graph, and the loss before each step.
+    """
+    losses = []
+    for batch in batches:
+        value = loss(batch, *parts)
+        gradients = iter(vjp_graph(value, [each for part in parts for each in part.values()], what))
+        named = [{name: next(gradients) for name in part} for part in parts]
+        parts, states = zip(*map(optimizer.step, parts, named, states), strict=True)
+        losses.append(value.detach())
+    return parts, states, losses
 
 
 @dataclass(frozen=True)

@@ -205,11 +205,7 @@ def vjp_graph(output: Tensor, inputs: Sequence[Tensor], what: str, cotangent: Te
 def _products(
     outputs: Sequence[Tensor], cotangents: Sequence[Tensor], inputs: Sequence[Tensor], *, keep: bool, graph: bool
 ) -> tuple[Tensor | None, ...]:
-    """Return what `torch.autograd.grad` does, None where the outputs do not depend on an input.
-
-    Raises:
-        RuntimeError: an operation has no derivative, or no second one.
-    """
+    """Return what `torch.autograd.grad` does, None where the outputs do not depend on an input."""
     try:
         return torch.autograd.grad(
             list(outputs), list(inputs), list(cotangents), retain_graph=keep, create_graph=graph, allow_unused=True

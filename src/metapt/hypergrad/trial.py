@@ -1,30 +1,90 @@
-"""Try a problem before it is differentiated: on copies of the arguments, and against differences of its gradients.
+"""Compare second derivatives with differences of gradients, the first time that a problem is differentiated.
 
-`hypergradient` and `exact_hypergradient` do so the first time that they see a problem.
+torch differentiates a gradient by the rules that its operations and the user's functions have for it. Where such a rule
+is wrong, as in a function that keeps an intermediate result, there is a wrong number and no error. A difference of two
+gradients needs no such rule.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.differences import Gap, Loss, SecondDerivatives, compare
 from metapt.hypergrad.distributed import local_of
-from metapt.hypergrad.nested import by_position, changed, cloned, in_double, listed, mapped
-from metapt.hypergrad.params import Params, Pretrained, joined, leaves, parted
-from metapt.hypergrad.problem import Checked, MetaProblem, name_of
+from metapt.hypergrad.nested import cloned, in_double, listed, mapped
+from metapt.hypergrad.params import (
+    Params,
+    Pretrained,
+    Vector,
+    add,
+    dot,
+    joined,
+    leaves,
+    like,
+    norm,
+    parted,
+    vjp,
+    vjp_graph,
+)
+from metapt.hypergrad.problem import MetaProblem, name_of
 from metapt.hypergrad.twice import suspects
 
 log = logging.getLogger(__name__)
 
-Compared = tuple[Loss, Params, Params]
-"""A loss of weights and hyperparameters, and both where its derivatives are compared."""
+_STEPS = {torch.float64: (1e-7, 1e-9, 1e-5), torch.float32: (1e-3, 1e-2, 1e-4)}
+"""Lengths of the differences, relative to the weights. The next one is tried where the one before does not agree."""
+
+_TOLERANCES = {torch.float64: 1e-4, torch.float32: 0.05}
+"""The largest distance of a product from the difference, relative to the larger of the two."""
+
+_EXAMPLES = 16  # of a minibatch, to save time and memory
+
+UNCHANGED = "the arguments stay as they are"
+MIXED = "the product with the mixed derivative of the PT loss"
+HESSIAN = "the product with the Hessian of the PT loss"
+HEAD = "the product with the Hessian of the FT loss"
+
+Loss = Callable[[Params, Params], Tensor]  # of weights and hyperparameters; a scalar, the same in equal calls
+Compared = tuple[Loss, Params, Params]  # and weights and hyperparameters where its derivatives are compared
+
+
+class Gap(NamedTuple):
+    """How a product agrees with differences.
+
+    Attributes:
+        distance: relative to the larger of the two, the least over the lengths of the difference.
+        agrees: whether it is small.
+        differs: whether two lengths of the difference agree with each other and not with the product. Where neither
+            holds, as with kinks of the loss or little precision, the comparison says nothing.
+    """
+
+    distance: float
+    agrees: bool
+    differs: bool
+
+
+class SecondDerivatives(NamedTuple):
+    """The second derivatives of a loss beside differences of its gradient.
+
+    Attributes:
+        hessian: of the product with the Hessian.
+        mixed: of the product with the mixed derivative; None without hyperparameters.
+        is_gradient: whether the first derivatives are those of the loss; looked at only where a second one differs.
+        loss: the loss, with its graph.
+    """
+
+    hessian: Gap
+    mixed: Gap | None
+    is_gradient: bool
+    loss: Tensor
 
 
 class Tried(NamedTuple):
@@ -39,8 +99,7 @@ class Tried(NamedTuple):
     found: dict[str, Gap | None]
 
 
-_all: dict[int, Tried] = {}
-"""By the identity of the problem."""
+_all: dict[int, Tried] = {}  # by the identity of the problem
 
 
 def tried(problem: MetaProblem) -> Tried:
@@ -50,93 +109,10 @@ def tried(problem: MetaProblem) -> Tried:
         return known
     key = id(problem)
     try:
-        new = _all[key] = Tried(weakref.ref(problem, lambda _: _all.pop(key, None)), {})
+        known = _all[key] = Tried(weakref.ref(problem, lambda _: _all.pop(key, None)), {})
     except TypeError:  # an object that allows no weak references is tried each time
-        return Tried(lambda: problem, {})
-    return new
-
-
-class Copies:
-    """Copies of the arguments of a problem's functions, on which the functions are tried.
-
-    Attributes:
-        pretrained, meta, head, pretrain_batch, finetune_batch: the copies.
-    """
-
-    def __init__(
-        self, pretrained: Pretrained, meta: Params, head: Params, pretrain_batch: Any, finetune_batch: Any
-    ) -> None:
-        self._given = pretrained, meta, head, pretrain_batch, finetune_batch
-        self.pretrained, self.meta, self.head, self.pretrain_batch, self.finetune_batch = cloned(self._given)
-
-    def check(self, function: str) -> None:
-        """Raise ValueError if a function, which was called with the copies, has changed one."""
-        pretrained, meta, head, *batches = self._given
-        parts = {
-            "parameter of the encoder": (pretrained.encoder, self.pretrained.encoder),
-            "parameter of the PT head": (pretrained.head, self.pretrained.head),
-            "meta-parameter": (meta, self.meta),
-            "parameter of the FT head": (head, self.head),
-        }
-        for what, (before, after) in parts.items():
-            check_same_params(function, what, before, after)
-        for name in changed(pretrained.buffers, self.pretrained.buffers):
-            raise ValueError(
-                f"{function} changes the buffer {name!r}; legal: to change none. Call the encoder in evaluation mode "
-                "there: module.eval()"
-            )
-        for before, after in zip(batches, (self.pretrain_batch, self.finetune_batch), strict=True):
-            check_same(function, before, after)
-
-
-def check_same_params(function: str, what: str, params: Params, copies: Params) -> None:
-    """Raise ValueError if a function has changed one of the copies of parameters that it was called with."""
-    for name in changed(params, copies):
-        raise ValueError(
-            f"{function} changes the {what} {name!r} in place; legal: to change none. An Embedding with max_norm does "
-            "so: normalise what it returns"
-        )
-
-
-def check_same(function: str, batch: Any, copy: Any) -> None:
-    """Raise ValueError if a function has changed the copy of a minibatch that it was called with."""
-    if changed(by_position(batch), by_position(copy)):
-        raise ValueError(
-            f"{function} changes its minibatch in place, which others get, too; legal: to make a new tensor, as in "
-            "x = x.clamp(-1, 1) in place of x.clamp_(-1, 1), or x = x - x.mean() in place of x -= x.mean()"
-        )
-
-
-@torch.enable_grad()
-def check_unchanged(
-    problem: MetaProblem,
-    pretrained: Pretrained,
-    meta: Params,
-    head: Params,
-    pretrain_batch: Any,
-    finetune_batch: Any,
-    uses_head_loss: bool,
-) -> None:
-    """Check on copies that the functions of a problem change neither parameters nor minibatches, once per problem.
-
-    Raises:
-        ValueError: one does.
-    """
-    problem = local_of(problem)
-    found = tried(problem).found
-    if UNCHANGED in found:
-        return
-    problem, copies = Checked(problem), Copies(pretrained, meta, head, pretrain_batch, finetune_batch)
-    with torch.random.fork_rng(devices=devices_of(pretrained)):
-        problem.pretrain_loss(copies.pretrained.leaves(), leaves(copies.meta), copies.pretrain_batch)
-        copies.check("pretrain_loss")
-        encoder = leaves(copies.pretrained.encoder)
-        features = problem.encode({**encoder, **copies.pretrained.buffers}, copies.finetune_batch)
-        copies.check("encode")
-        if uses_head_loss:
-            problem.head_loss(leaves(copies.head), features.detach().requires_grad_(), copies.finetune_batch)
-            copies.check(name_of(problem, "head_loss"))
-    found[UNCHANGED] = None
+        known = Tried(lambda: problem, {})
+    return known
 
 
 def check_second_derivatives(
@@ -160,9 +136,7 @@ def check_second_derivatives(
 
     Args:
         problem: the functions.
-        pretrained, meta, head: where they are evaluated.
-        pretrain_batch: a PT minibatch.
-        finetune_batch: an FT minibatch.
+        pretrained, meta, head, pretrain_batch, finetune_batch: where they are evaluated.
         products: the Hessian of the PT loss is used.
         head_steps: FT differentiates the FT loss twice w.r.t. the head.
         network: so it does w.r.t. the encoder.
@@ -183,31 +157,24 @@ def check_second_derivatives(
         return loss, leaves(joined(*pretrained[:2])), leaves(meta)
 
     def finetuning(pretrained: Pretrained, head: Params, batch: Any) -> Compared:
-        if network:
+        trained = Pretrained(pretrained.encoder if network else {}, head)
 
-            def loss(weights: Params, meta: Params) -> Tensor:
-                encoder, psi, _ = parted(weights, trained, {})
-                return problem.head_loss(psi, problem.encode({**encoder, **pretrained.buffers}, batch), batch)
+        def encode(encoder: Params) -> Tensor:
+            return problem.encode({**encoder, **pretrained.buffers}, batch)
 
-            trained = Pretrained(pretrained.encoder, head)
-            return loss, leaves(joined(*trained[:2])), {}
-        features = problem.encode({**pretrained.encoder, **pretrained.buffers}, batch).detach()
-        return (
-            lambda psi, meta: problem.head_loss(psi, meta["features"], batch),
-            leaves(head),
-            leaves({"features": features}),
-        )
+        def loss(weights: Params, fixed: Params) -> Tensor:
+            encoder, psi, _ = parted(weights, trained, {})
+            return problem.head_loss(psi, encode(encoder) if network else fixed["features"], batch)
 
-    wanted = {MIXED} | ({HESSIAN} if products else set())
-    if wanted - found.keys():
-        compared = _compared(pretraining, (pretrained, meta, pretrain_batch), "pretrain_loss", products)
-        found[MIXED] = None if compared is None else compared.mixed
-        if products:
-            found[HESSIAN] = None if compared is None else compared.hessian
+        fixed = {} if network else {"features": encode(pretrained.encoder).detach()}
+        return loss, leaves(joined(*trained[:2])), leaves(fixed)
+
+    if not found.keys() >= ({MIXED, HESSIAN} if products else {MIXED}):
+        mixed, hessian = _compared(pretraining, (pretrained, meta, pretrain_batch), "pretrain_loss", products)
+        found |= {MIXED: mixed, HESSIAN: hessian} if products else {MIXED: mixed}
     if head_steps and head and HEAD not in found:
         what = f"{name_of(problem, 'head_loss')} of encode" if network else name_of(problem, "head_loss")
-        compared = _compared(finetuning, (pretrained, head, finetune_batch), what, True)
-        found[HEAD] = None if compared is None else compared.hessian
+        _, found[HEAD] = _compared(finetuning, (pretrained, head, finetune_batch), what, True)
 
 
 def is_tested(problem: MetaProblem) -> bool:
@@ -218,29 +185,12 @@ def is_tested(problem: MetaProblem) -> bool:
     return "tested" in vars(type(problem)) and bool(problem.tested)  # type: ignore[attr-defined]
 
 
-UNCHANGED = "the arguments stay as they are"
-MIXED = "the product with the mixed derivative of the PT loss"
-HESSIAN = "the product with the Hessian of the PT loss"
-HEAD = "the product with the Hessian of the FT loss"
-
-
 @torch.enable_grad()
 def _compared(
     make: Callable[..., Compared], arguments: tuple[Any, ...], what: str, products: bool
-) -> SecondDerivatives | None:
-    """Compare, and judge, in float64 if that is possible and says something, else as it is."""
+) -> tuple[Gap | None, Gap | None]:
+    """Compare and judge, in some precision; return the gaps of the mixed derivative and of the Hessian."""
     devices = devices_of(arguments[0])
-    with torch.random.fork_rng(devices=devices):
-        compared, exact = _in_some_precision(make, arguments, what, products, devices)
-    if compared is not None:
-        _judge(what, compared, products, exact)
-    return compared
-
-
-def _in_some_precision(
-    make: Callable[..., Compared], arguments: tuple[Any, ...], what: str, products: bool, devices: Sequence[int]
-) -> tuple[SecondDerivatives | None, bool]:
-    """Return the comparison, and whether it is in float64."""
 
     def run(arguments: tuple[Any, ...]) -> SecondDerivatives | None:
         loss, weights, meta = make(*arguments)
@@ -254,8 +204,20 @@ def _in_some_precision(
                 raise TypeError(f"{what} is of type {value.dtype}")
             return value
 
-        return compare(seeded, weights, meta, what)
+        return _compare(seeded, weights, meta, what)
 
+    with torch.random.fork_rng(devices=devices):
+        compared, exact = _in_some_precision(run, arguments, products)
+    if compared is None:
+        return None, None
+    _judge(what, compared, products, exact)
+    return compared.mixed, compared.hessian
+
+
+def _in_some_precision(
+    run: Callable[[tuple[Any, ...]], SecondDerivatives | None], arguments: tuple[Any, ...], products: bool
+) -> tuple[SecondDerivatives | None, bool]:
+    """Compare in float64 if that is possible and says something, else as it is; return also whether it was float64."""
     single = all(value.dtype != torch.float64 for value in arguments[0].vector())
     *rest, batch = arguments
     part = _first_examples(batch)
@@ -263,7 +225,8 @@ def _in_some_precision(
         try:
             with _default_dtype(torch.float64):
                 compared = run(in_double((*rest, each)))
-            if compared is not None and _says_something(compared, products):
+            parts = [] if compared is None else [compared.mixed, compared.hessian if products else None]
+            if parts and all(gap is None or gap.differs or gap.agrees for gap in parts):
                 return compared, True
         except Exception:  # whatever functions raise that can't compute in float64, or with fewer examples
             if not single and each is batch:
@@ -272,19 +235,11 @@ def _in_some_precision(
 
 
 def _first_examples(batch: Any) -> Any:
-    """Return a few examples of a minibatch, to save time and memory, if all of its tensors have as many; else None."""
+    """Return a few examples of a minibatch if all of its tensors have as many; else None."""
     sizes = {len(value) for value in listed(batch) if value.dim()}
     if len(sizes) != 1 or sizes.pop() <= _EXAMPLES:
         return None
     return mapped(batch, lambda value: value[:_EXAMPLES] if value.dim() else value)
-
-
-_EXAMPLES = 16
-
-
-def _says_something(compared: SecondDerivatives, products: bool) -> bool:
-    parts = [compared.mixed, compared.hessian if products else None]
-    return all(part is None or part.differs or part.agrees for part in parts)
 
 
 def _judge(what: str, compared: SecondDerivatives, products: bool, exact: bool) -> None:
@@ -330,3 +285,114 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 def devices_of(pretrained: Pretrained) -> list[int]:
     """Return the GPUs that hold parameters; what is tried leaves their random states as they are."""
     return sorted({value.device.index for value in pretrained.vector() if value.is_cuda})
+
+
+def _compare(loss: Loss, weights: Params, meta: Params, what: str) -> SecondDerivatives | None:
+    """Compare products with second derivatives of a loss with differences of its gradient, in one direction.
+
+    It costs two gradients, one with a graph, and a product, where both agree at once. Weights and hyperparameters are
+    leaves. Return None where they are neither float64 nor float32, or the loss or its gradient is not finite.
+    """
+    w, phi = list(weights.values()), list(meta.values())
+    dtype = w[0].dtype
+    if dtype not in _STEPS:
+        return None
+    value = loss(weights, meta)
+    gradient = vjp_graph(value, w, what)
+    plain = _plain(gradient)
+    noise = 30 * torch.finfo(dtype).eps * float(norm(plain))
+    if not math.isfinite(noise + float(value.detach())):
+        return None
+    draws = torch.Generator().manual_seed(0)
+    direction, toward = _direction(w, draws), _direction(phi, draws)
+
+    def difference(point: Vector, hyper: Params, step: float) -> Vector:
+        leaves = [each.detach().requires_grad_() for each in point]
+        slope = vjp([loss(like(weights, leaves), hyper)], leaves)
+        return [(there - here) / step for there, here in zip(slope, plain, strict=True)]
+
+    @cache
+    def by_meta(step: float) -> Vector:
+        return difference(w, like(meta, add(_plain(phi), toward, step)), step)
+
+    if meta:  # a product with a vector along which the gradient changes with the hyperparameters
+        change = by_meta(_STEPS[dtype][0])
+        size = float(norm(change))
+        if 0 < size < math.inf:
+            direction = add(direction, change, float(norm(direction)) / size)
+    products = vjp(gradient, [*w, *phi], direction, retain_graph=True)
+    hessian = _gap(
+        products[: len(w)], lambda step: difference(add(_plain(w), direction, step), meta, step), noise, dtype
+    )
+    mixed = None
+    if meta:
+        along = [dot(products[len(w) :], toward)]
+        mixed = _gap(along, lambda step: [dot(by_meta(step), direction)], noise * float(norm(direction)), dtype)
+    differs = hessian.differs or (mixed is not None and mixed.differs)
+    is_gradient = not differs or all(
+        _is_slope(lambda point: loss(like(weights, point), meta), w, plain, each, dtype) for each in (plain, direction)
+    )
+    if differs and is_gradient and meta:
+        slopes = vjp([value], phi)
+        is_gradient = _is_slope(lambda point: loss(weights, like(meta, point)), phi, slopes, toward, dtype)
+    return SecondDerivatives(hessian, mixed, is_gradient, value)
+
+
+def _plain(vector: Vector) -> Vector:
+    return [value.detach() for value in vector]
+
+
+def _direction(vector: Vector, draws: torch.Generator) -> Vector:
+    """Return a random direction that changes each tensor by about its size; of the norm of the vector, or 1 if less."""
+    if not vector:
+        return []
+    random = [torch.randn(each.shape, generator=draws, dtype=torch.float64).to(each) for each in vector]
+    sizes = [float(each.detach().square().mean().sqrt()) if each.numel() else 0.0 for each in vector]
+    whole = float(norm(_plain(vector)))
+    least = 0.1 * max(sizes) or 1.0
+    scaled = [max(size, least) * each for size, each in zip(sizes, random, strict=True)]
+    length = max(whole, 1.0) / float(norm(scaled))
+    return [length * each for each in scaled]
+
+
+def _gap(product: Vector, difference: Callable[[float], Vector], noise: float, dtype: torch.dtype) -> Gap:
+    seen: list[Vector] = []
+    least = math.inf
+    for step in _STEPS[dtype]:
+        found = difference(step)
+        away = float(norm(add(found, product, -1.0)))
+        size = max(float(norm(found)), float(norm(product)))
+        if not math.isfinite(away + size):
+            continue
+        least = min(least, away / (size or 1.0))
+        if away - noise / step <= _TOLERANCES[dtype] * size:
+            return Gap(away / (size or 1.0), agrees=True, differs=False)
+        # In low precision a loss may stay the same between two points.
+        if (dtype == torch.float64 or float(norm(found))) and any(
+            float(norm(add(found, other, -1.0))) <= 0.1 * away for other in seen
+        ):
+            return Gap(least, agrees=False, differs=True)
+        seen.append(found)
+    return Gap(least, agrees=False, differs=False)
+
+
+def _is_slope(
+    loss: Callable[[Vector], Tensor], point: Vector, gradient: Vector, direction: Vector, dtype: torch.dtype
+) -> bool:
+    """Return whether the derivative of the loss in a direction is the product with the gradient."""
+    length = max(float(norm(_plain(point))), 1.0) / (float(norm(direction)) or 1.0)
+    direction = [length * each for each in direction]
+    step, tolerance = (1e-5, 1e-6) if dtype == torch.float64 else (1e-2, 0.01)
+
+    def at(step: float) -> float:
+        there = add(_plain(point), direction, step)
+        return float(loss([each.requires_grad_() for each in there]).detach())
+
+    ahead, behind = at(step), at(-step)
+    found, expected = (ahead - behind) / (2 * step), float(dot(gradient, direction))
+    size = max(abs(found), abs(expected))
+    noise = 30 * torch.finfo(dtype).eps * (abs(ahead) + abs(behind)) / step
+    if abs(found - expected) <= tolerance * size + noise:
+        return True
+    closer = (at(step / 2) - at(-step / 2)) / step  # how far it moves is how far the difference is off, or more
+    return abs(closer - expected) <= tolerance * size + 2 * noise + abs(closer - found)

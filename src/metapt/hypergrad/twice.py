@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -24,12 +25,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 def twice(output: Tensor, inputs: Iterable[Tensor], what: str) -> Iterator[None]:
     """Check that the derivative of `output` w.r.t. `inputs`, taken inside the context, has its full graph.
 
-    The cotangent of the derivative must require a gradient.
-
-    Args:
-        output: a tensor with a graph.
-        inputs: leaves or intermediate tensors of the graph.
-        what: the name of the function that computes the output, for error messages.
+    The cotangent of the derivative must require a gradient; `what` names the function of the output in errors.
 
     Raises:
         RuntimeError: a function between inputs and output was made by `torch.compile`, is marked `once_differentiable`,
@@ -51,16 +47,32 @@ def leaves_of(output: Tensor) -> list[Tensor]:
     return [node.variable for node in _reached(output.grad_fn) if hasattr(node, "variable")]
 
 
-def _reached(start: Node | None) -> list[Any]:
-    """Return the nodes of a graph, from its end to its leaves."""
+def _reached(start: Node | None, ends: Set[Node] = frozenset()) -> list[Any]:
+    """Return the nodes of a graph, from its end to its leaves, or to `ends`, which are left out."""
     found: dict[Any, None] = {}
     rest = [start]
     while rest:
         node = rest.pop()
-        if node is not None and node not in found:
+        if node is not None and node not in ends and node not in found:
             found[node] = None
             rest += [following for following, _ in node.next_functions]
     return list(found)
+
+
+def _between(start: Node | None, ends: Set[Node]) -> set[Node]:
+    """Return the nodes of a graph on all paths from `start` to `ends`, without `ends`."""
+    before = defaultdict(list)
+    for node in _reached(start, ends):
+        for following, _ in node.next_functions:
+            before[following].append(node)
+    found: set[Node] = set()
+    back = [node for end in ends for node in before[end]]
+    while back:
+        node = back.pop()
+        if node not in found:
+            found.add(node)
+            back += before[node]
+    return found
 
 
 def suspects(output: Tensor) -> tuple[list[str], list[str]]:
@@ -122,30 +134,6 @@ def _attached(name: str, what: str) -> Callable[..., None]:
             )
 
     return check
-
-
-def _between(start: Node | None, ends: set[Node]) -> set[Node]:
-    """Return the nodes of a graph on all paths from `start` to `ends`, without `ends`."""
-    before: dict[Node, list[Node]] = {}
-    rest = [start]
-    while rest:
-        node = rest.pop()
-        if node is None or node in ends:
-            continue
-        for following, _ in node.next_functions:
-            if following is not None and following not in before:
-                before[following] = []
-                rest.append(following)
-            if following is not None:
-                before[following].append(node)
-    found: set[Node] = set()
-    back = [node for end in ends for node in before.get(end, [])]
-    while back:
-        node = back.pop()
-        if node not in found:
-            found.add(node)
-            back += before.get(node, [])
-    return found
 
 
 _ONCE = torch.autograd.function.once_differentiable(lambda context: None).__code__

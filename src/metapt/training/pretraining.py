@@ -12,12 +12,11 @@ from torch import Tensor
 
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import MetaProblem, Params, Pretrained
-from metapt.hypergrad.checks import check_params, check_pretrained
+from metapt.hypergrad.checks import check_params, check_pretrained, check_same, check_same_params
 from metapt.hypergrad.distributed import processes_of
 from metapt.hypergrad.nested import cloned
 from metapt.hypergrad.params import all_finite, check_inference_mode, detached, joined
 from metapt.hypergrad.problem import Checked
-from metapt.hypergrad.trial import check_same, check_same_params
 from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint, described
 from metapt.training.guard import NO_VALUE

@@ -52,8 +52,29 @@ def same_bits(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
+def flat_vector(vector: Sequence[Tensor]) -> Tensor:
+    return torch.cat([value.reshape(-1) for value in vector])
+
+
 def flat(params: Params) -> Tensor:
-    return torch.cat([value.reshape(-1) for value in params.values()])
+    return flat_vector(list(params.values()))
+
+
+def rebuilt(like: Pretrained, vector: Tensor) -> Pretrained:
+    """Encoder and PT head of the numbers of a flat vector, with copies of the buffers."""
+    parts = iter(vector.split([value.numel() for value in like.vector()]))
+    encoder, head = ({name: next(parts).reshape(v.shape) for name, v in part.items()} for part in like[:2])
+    return Pretrained(encoder, head, {name: value.clone() for name, value in like.buffers.items()})
+
+
+def moved(value: Any, device: str) -> Any:
+    """Tensors in dictionaries, tuples and lists on another device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {name: moved(part, device) for name, part in value.items()}
+    parts = [moved(part, device) for part in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else parts
 
 
 def central_difference(function: Callable[[Params], Tensor | float], at: Params, step: float = 1e-5) -> Params:
@@ -183,15 +204,21 @@ class Normed(Classifier):
         return result
 
 
-def trained(problem: Any, pretrained: Pretrained, meta: Params, batches: Sequence[Any], lr: float) -> Pretrained:
-    """PT by gradient descent, as any training loop in torch does it; the encoder and the PT head after it."""
-    encoder, head = ({k: v.detach().clone().requires_grad_() for k, v in part.items()} for part in pretrained[:2])
-    buffers = {name: value.clone() for name, value in pretrained.buffers.items()}
-    optimizer = torch.optim.SGD([*encoder.values(), *head.values()], lr=lr)
+def sgd(params: list[Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.3)
+
+
+def trained(problem: Any, meta: Params, batches: Sequence[Any], optimizer: Reference = sgd) -> Pretrained:
+    """PT by an optimiser of torch, as any training loop does it; encoder, PT head and buffers after it."""
+    encoder, head = (
+        {k: v.detach().clone().requires_grad_() for k, v in part.items()} for part in problem.pretrained[:2]
+    )
+    buffers = {name: value.clone() for name, value in problem.pretrained.buffers.items()}
+    stepper = optimizer([*encoder.values(), *head.values()])
     for batch in batches:
-        optimizer.zero_grad()
+        stepper.zero_grad()
         problem.pretrain_loss(Pretrained(encoder, head, buffers), meta, batch).backward()
-        optimizer.step()
+        stepper.step()
     return Pretrained({k: v.detach() for k, v in encoder.items()}, {k: v.detach() for k, v in head.items()}, buffers)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.hypergrad import SGD, Adam, FineTuned, FineTuning, Neumann, Params, Pretrained, Status, Unroll
+from metapt.hypergrad import SGD, Adam, FineTuned, Neumann, Params, Pretrained, Status, Unroll
 
 from .problems import (
     OPTIMIZERS,
@@ -19,6 +19,7 @@ from .problems import (
     central_difference,
     classification,
     finetuned_loss,
+    flat_vector,
 )
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -27,17 +28,17 @@ PROBLEM = Classifier()
 ENCODER = PROBLEM.pretrained.encoder
 TRAIN = [classification(200 + 2 * i, 6) for i in range(5)]
 VALIDATION = classification(300, 8)
+optimizers = pytest.mark.parametrize(("optimizer", "reference"), OPTIMIZERS)
+networks = pytest.mark.parametrize("network", [False, True])
 
 
-def tune(
-    solver: FineTuning, train: list[Batch], encoder: Params = ENCODER, head: Params = PROBLEM.head, state: Any = None
-) -> FineTuned:
-    return solver(PROBLEM, encoder, {}, head, state, train, VALIDATION)
+def tune(solver: Unroll, train: list[Batch], head: Params = PROBLEM.head, state: Any = None) -> FineTuned:
+    return solver(PROBLEM, ENCODER, {}, head, state, train, VALIDATION)
 
 
-@pytest.mark.parametrize("network", [False, True])
-@pytest.mark.parametrize("train", [TRAIN[:2], TRAIN, [VALIDATION, TRAIN[0], VALIDATION]], ids=["2", "5", "repeated"])
-@pytest.mark.parametrize(("optimizer", "reference"), OPTIMIZERS)
+@networks
+@pytest.mark.parametrize("train", [TRAIN[:2], [VALIDATION, TRAIN[0], VALIDATION]], ids=["2", "repeated"])
+@optimizers
 def test_the_encoder_gradient_is_the_derivative_of_a_fine_tuning_by_torch_optim(
     optimizer: Any, reference: Reference, train: list[Batch], network: bool
 ) -> None:
@@ -50,9 +51,9 @@ def test_the_encoder_gradient_is_the_derivative_of_a_fine_tuning_by_torch_optim(
     torch.testing.assert_close(result.validation_loss, loss(ENCODER))
 
 
-@pytest.mark.parametrize("network", [False, True])
-@pytest.mark.parametrize(("optimizer", "reference"), OPTIMIZERS)
-def test_the_head_and_the_losses_are_those_of_a_loop_by_hand(
+@networks
+@optimizers
+def test_head_and_losses_are_those_of_a_loop_by_hand_also_if_the_state_is_carried_over(
     optimizer: Any, reference: Reference, network: bool
 ) -> None:
     encoder = {name: value.clone().requires_grad_(network) for name, value in ENCODER.items()}
@@ -69,66 +70,43 @@ def test_the_head_and_the_losses_are_those_of_a_loop_by_hand(
     result = tune(Unroll(5, optimizer, network), TRAIN)
     torch.testing.assert_close(result.head, {name: value.detach() for name, value in head.items()})
     torch.testing.assert_close(result.train_losses, torch.stack(losses))
-    torch.testing.assert_close(result.head_gradient_norm, torch.cat([slope.reshape(-1) for slope in slopes]).norm())
+    torch.testing.assert_close(result.head_gradient_norm, flat_vector(slopes).norm())
     assert result.status is Status.OK
+    if not network:
+        first = tune(Unroll(2, optimizer), TRAIN[:2])
+        second = tune(Unroll(3, optimizer), TRAIN[2:], head=first.head, state=first.head_state)
+        torch.testing.assert_close(second.head, result.head)
+        torch.testing.assert_close(second.head_state, result.head_state)
 
 
-def parts(steps: int, lr: float) -> tuple[list[Tensor], list[Tensor]]:
-    """The gradient w.r.t. the encoder by hand: through the validation features, and through the head's SGD steps."""
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_the_direct_part_and_the_part_through_the_steps_are_both_kept(steps: int) -> None:
     used, trained_on = ({name: value.clone().requires_grad_() for name, value in ENCODER.items()} for _ in range(2))
     head = {name: value.clone().requires_grad_() for name, value in PROBLEM.head.items()}
     for batch in TRAIN[:steps]:
         loss = PROBLEM.head_loss(head, PROBLEM.encode(trained_on, batch), batch)
         slopes = torch.autograd.grad(loss, list(head.values()), create_graph=True)
-        head = {name: value - lr * slope for (name, value), slope in zip(head.items(), slopes, strict=True)}
+        head = {name: value - 0.5 * slope for (name, value), slope in zip(head.items(), slopes, strict=True)}
     loss = PROBLEM.head_loss(head, PROBLEM.encode(used, VALIDATION), VALIDATION)
-    direct = torch.autograd.grad(loss, list(used.values()), retain_graph=True)
-    through = (
-        torch.autograd.grad(loss, list(trained_on.values())) if steps else [torch.zeros_like(part) for part in direct]
-    )
-    return list(direct), list(through)
-
-
-@pytest.mark.parametrize("steps", [1, 3])
-def test_the_direct_part_and_the_part_through_the_steps_are_both_kept(steps: int) -> None:
-    direct, through = parts(steps, lr=0.5)
-    result = list(tune(Unroll(steps, SGD(lr=0.5)), TRAIN[:steps]).encoder_gradient.values())
-    torch.testing.assert_close(result, [a + b for a, b in zip(direct, through, strict=True)])
-    assert all(part.abs().max() > 1e-3 for part in (*direct, *through))  # so dropping either would show
-
-
-@pytest.mark.parametrize("network", [False, True])
-def test_without_steps_only_the_direct_part_is_left_and_the_head_stays(network: bool) -> None:
-    direct, _ = parts(0, lr=0.5)
-    result = tune(Unroll(0, SGD(lr=0.5), network), [])
-    torch.testing.assert_close(list(result.encoder_gradient.values()), direct)
-    assert all(torch.equal(result.head[name], value) for name, value in PROBLEM.head.items())
-    assert result.train_losses.shape == (0,)
-
-
-@pytest.mark.parametrize(("optimizer", "reference"), OPTIMIZERS)
-def test_head_and_state_carried_over_two_calls_are_those_of_one_call(optimizer: Any, reference: Reference) -> None:
-    whole = tune(Unroll(5, optimizer), TRAIN)
-    first = tune(Unroll(2, optimizer), TRAIN[:2])
-    second = tune(Unroll(3, optimizer), TRAIN[2:], head=first.head, state=first.head_state)
-    torch.testing.assert_close(second.head, whole.head)
-    torch.testing.assert_close(second.head_state, whole.head_state)
+    parts = [torch.autograd.grad(loss, list(used.values()), retain_graph=True)]
+    if steps:
+        parts.append(torch.autograd.grad(loss, list(trained_on.values())))
+    assert all(each.abs().max() > 1e-3 for part in parts for each in part)  # so dropping either would show
+    for network in (False, True)[: 1 if steps else 2]:
+        result = tune(Unroll(steps, SGD(lr=0.5), network), TRAIN[:steps])
+        expected = [torch.stack(each).sum(0) for each in zip(*parts, strict=True)]
+        torch.testing.assert_close(list(result.encoder_gradient.values()), expected)
+        assert result.train_losses.shape == (steps,)
+        assert steps or all(torch.equal(result.head[name], value) for name, value in PROBLEM.head.items())
 
 
 def test_the_state_given_to_the_hypergradient_is_used_and_the_new_one_returned() -> None:
     solver = Unroll(1, Adam(lr=0.1))
     before = tune(solver, TRAIN[:1])
+    own = {"head": before.head, "head_state": before.head_state}
+    batches = {"pretrain_batch": classification(100, 12), "train": TRAIN[1:2], "validation_batch": VALIDATION}
+    result = called(PROBLEM, inverse=Neumann(1, 0.1), solver=solver, **own, **batches)
     expected = tune(solver, TRAIN[1:2], head=before.head, state=before.head_state)
-    result = called(
-        PROBLEM,
-        head=before.head,
-        head_state=before.head_state,
-        pretrain_batch=classification(100, 12),
-        train=TRAIN[1:2],
-        validation_batch=VALIDATION,
-        inverse=Neumann(1, 0.1),
-        solver=solver,
-    )
     torch.testing.assert_close(result.head, expected.head, rtol=0.0, atol=0.0)
     torch.testing.assert_close(result.head_state, expected.head_state, rtol=0.0, atol=0.0)
     assert int(result.head_state["step"]) == 2

@@ -78,21 +78,16 @@ def test_memory_does_not_depend_on_the_number_of_pretraining_steps_before(solver
     problem = counted(Classifier())
     peaks = []
     for steps in (1, 20):
-        ended = trained(problem, problem.pretrained, problem.meta, [PRETRAIN] * steps, lr=0.3)
-        peaks.append(
-            held(lambda ended=ended: call(problem, Neumann(3, 0.1), solver, [VALIDATION], pretrained=ended)).peak
-        )
+        ended = {"pretrained": trained(problem, problem.meta, [PRETRAIN] * steps)}
+        peaks.append(held(lambda: call(problem, Neumann(3, 0.1), solver, [VALIDATION], **ended)).peak)  # noqa: B023
     assert peaks[0] == peaks[1] > 0
 
 
-@pytest.mark.parametrize(
-    "inverse", [Identity(), Neumann(1, 0.1), Neumann(20, 0.1), ConjugateGradient(1e-6, 20, 1.0), Dense(1.0)]
-)
+@pytest.mark.parametrize("inverse", [Neumann(1, 0.1), Neumann(20, 0.1), ConjugateGradient(1e-6, 20, 1.0), Dense(1.0)])
 def test_memory_does_not_depend_on_the_number_of_products(inverse: Any) -> None:
     problem = counted(Classifier())
-    reference = held(lambda: call(problem, Identity(), Unroll(0), []))
-    meter = held(lambda: call(problem, inverse, Unroll(0), []))
-    assert meter.peak == reference.peak > 0
+    peaks = [held(lambda each=each: call(problem, each, Unroll(0), [])).peak for each in (Identity(), inverse)]
+    assert peaks[0] == peaks[1] > 0
 
 
 class Wide:
@@ -109,8 +104,8 @@ class Wide:
     def head_loss(self, head: Params, features: Tensor, batch: Batch) -> Tensor:
         return (features @ head["weight"] - batch.targets).square().mean()
 
-    def peak(self, solver: Any, steps: int) -> int:
-        return held(lambda: solver(self, self.encoder, {}, self.head, None, [self.batch] * steps, self.batch)).peak
+    def peak(self, solver: Any, batches: list[Batch]) -> int:
+        return held(lambda: solver(self, self.encoder, {}, self.head, None, batches, self.batch)).peak
 
     @property
     def activations(self) -> int:
@@ -118,12 +113,10 @@ class Wide:
         return 8 * 64 * 400
 
 
-@pytest.mark.parametrize(
-    "optimizer", [SGD(lr=0.1), SGD(lr=0.1, momentum=0.9), Adam(lr=0.1)], ids=["sgd", "momentum", "adam"]
-)
+@pytest.mark.parametrize("optimizer", [SGD(lr=0.1), SGD(lr=0.1, momentum=0.9), Adam(lr=0.1)])
 def test_an_unrolled_step_of_the_head_keeps_one_more_head(optimizer: Any) -> None:
     problem = Wide()
-    peaks = [problem.peak(Unroll(steps, optimizer), steps) for steps in (1, 6, 11)]
+    peaks = [problem.peak(Unroll(steps, optimizer), [problem.batch] * steps) for steps in (1, 6, 11)]
     step = (peaks[2] - peaks[1]) / 5
     assert peaks[1] - peaks[0] == pytest.approx(5 * step, rel=0.1)
     # a head's graph is a few vectors over examples and over the head, and nothing of the encoder
@@ -133,19 +126,15 @@ def test_an_unrolled_step_of_the_head_keeps_one_more_head(optimizer: Any) -> Non
 
 def test_an_unrolled_step_of_the_network_keeps_one_more_network() -> None:
     problem = Wide()
-    peaks = [problem.peak(Unroll(steps, SGD(lr=0.1), network=True), steps) for steps in (1, 3, 5)]
+    peaks = [problem.peak(Unroll(n, SGD(lr=0.1), network=True), [problem.batch] * n) for n in (1, 3, 5)]
     assert (peaks[2] - peaks[1]) / 2 > problem.activations
 
 
 def test_minibatches_that_are_the_same_are_kept_once() -> None:
-    problem = Wide()
+    problem, solver = Wide(), Unroll(2, SGD(lr=0.1))
     other = Batch(*(value.clone() for value in problem.batch))
-    solver = Unroll(2, SGD(lr=0.1))
-
-    def peak(batches: list[Batch]) -> int:
-        return held(lambda: solver(problem, problem.encoder, {}, problem.head, None, batches, problem.batch)).peak  # type: ignore[arg-type]
-
-    assert peak([problem.batch, other]) - peak([problem.batch, problem.batch]) >= problem.activations
+    same, different = (problem.peak(solver, [problem.batch, second]) for second in (problem.batch, other))
+    assert different - same >= problem.activations
 
 
 class Token:
@@ -197,9 +186,7 @@ class Watched(torch.autograd.Function):
 
 
 @pytest.mark.parametrize(
-    "solver",
-    [Unroll(4, SGD(lr=0.1)), Unroll(4, Adam(lr=0.1)), FittedHead(), FittedHead(cross_fit=True)],
-    ids=lambda solver: type(solver).__name__,
+    "solver", [Unroll(4, Adam(lr=0.1)), FittedHead(), FittedHead(cross_fit=True)], ids=["unroll", "fitted", "cross"]
 )
 def test_with_the_head_only_the_encoder_runs_once_a_minibatch_and_its_backward_pass_is_never_recorded(
     solver: Any,

@@ -11,7 +11,7 @@ from torch import Tensor
 from metapt.hypergrad import SGD, Adam, ConjugateGradient, Dense, FittedHead, Neumann, Unroll
 from metapt.hypergrad.layers.batch_norm import batch_norm
 
-from .problems import Classifier, called, classification
+from .problems import Classifier, called, classification, moved
 
 pytestmark = [
     pytest.mark.gpu,
@@ -19,15 +19,6 @@ pytestmark = [
 ]
 
 TRAIN = [classification(500 + 2 * i, 6) for i in range(2)]
-
-
-def moved(value: Any, device: str) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {name: moved(part, device) for name, part in value.items()}
-    parts = [moved(part, device) for part in value]
-    return type(value)(*parts) if hasattr(value, "_fields") else parts
 
 
 def call(inverse: Any, solver: Any, device: str) -> Any:

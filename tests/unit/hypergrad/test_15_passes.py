@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -142,21 +143,9 @@ def many_switches() -> Iterator[None]:
 
 def together(*functions: Callable[[], None]) -> None:
     """Runs each in a thread; the first error of any is raised here."""
-    errors: list[BaseException] = []
-
-    def guarded(function: Callable[[], None]) -> None:
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(function,)) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(len(functions)) as threads:
+        for future in [threads.submit(function) for function in functions]:
+            future.result()
 
 
 @keeps
@@ -166,7 +155,7 @@ def test_threads_that_share_the_weights_get_the_hypergradient_of_one_thread(keep
     expected = call(problem, keep).gradient["scale"]
 
     def repeat() -> None:
-        for _ in range(20):
+        for _ in range(10):
             assert torch.equal(call(problem, keep).gradient["scale"], expected)
 
     together(repeat, repeat, repeat)
@@ -184,7 +173,7 @@ def test_a_gradient_beside_a_hypergradient_in_another_thread_is_right() -> None:
     expected = gradient()
 
     def hypergradients() -> None:
-        for _ in range(40):
+        for _ in range(20):
             call(problem)
         done.set()
 
@@ -232,36 +221,36 @@ class SharpnessAwareAnew(SharpnessAware):
         return loss
 
 
+class Hooked(Convolved):
+    """A hook reads the gradient of a weight."""
+
+    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Tensor) -> Tensor:
+        pretrained.encoder["one"].register_hook(lambda value: value / value.norm())
+        return super().pretrain_loss(pretrained, meta, batch)
+
+
+class Normalised(Convolved):
+    """Weights are changed before they are used."""
+
+    def encode(self, encoder: Params, batch: Tensor) -> Tensor:
+        return super().encode({name: value / value.norm() for name, value in encoder.items()}, batch)
+
+
 @keeps
-@pytest.mark.parametrize("kind", [SharpnessAware, SharpnessAwareAnew])
-def test_a_loss_may_take_a_gradient_itself(kind: type[Convolved], keep: bool) -> None:
-    expected = call(SharpnessAware(theirs)).gradient["scale"]
+@pytest.mark.parametrize("kind", [SharpnessAware, SharpnessAwareAnew, Hooked, Normalised])
+def test_a_loss_that_takes_gradients_or_hooks_or_other_weights_has_torchs_hypergradient(
+    kind: type[Convolved], keep: bool
+) -> None:
+    expected = call(kind(theirs)).gradient["scale"]
     torch.testing.assert_close(call(kind(), keep).gradient["scale"], expected)
-    assert (expected - call(Convolved()).gradient["scale"]).norm() > 1e-2 * expected.norm()
-
-
-def test_a_hook_that_reads_the_gradient_reads_numbers() -> None:
-    class Hooked(Convolved):
-        def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Tensor) -> Tensor:
-            pretrained.encoder["one"].register_hook(lambda value: value / value.norm())
-            return super().pretrain_loss(pretrained, meta, batch)
-
-    torch.testing.assert_close(call(Hooked()).gradient["scale"], call(Hooked(theirs)).gradient["scale"])
+    if issubclass(kind, SharpnessAware):
+        assert (expected - call(Convolved()).gradient["scale"]).norm() > 1e-2 * expected.norm()
 
 
 def test_the_search_for_nan_finds_none() -> None:
     expected = call(Convolved()).gradient["scale"]
     with torch.autograd.set_detect_anomaly(True):
         assert torch.equal(call(Convolved()).gradient["scale"], expected)
-
-
-@keeps
-def test_weights_that_are_changed_before_they_are_used(keep: bool) -> None:
-    class Normalised(Convolved):
-        def encode(self, encoder: Params, batch: Tensor) -> Tensor:
-            return super().encode({name: value / value.norm() for name, value in encoder.items()}, batch)
-
-    torch.testing.assert_close(call(Normalised(), keep).gradient["scale"], call(Normalised(theirs)).gradient["scale"])
 
 
 def test_a_meta_update_takes_the_kernels_that_it_needs() -> None:

@@ -63,13 +63,13 @@ def call(problem: Any, finetuning: Any = Unroll(0), inverse: Any = Neumann(2, 0.
     return phi
 
 
-def exact(problem: Any, pretrain_batches: int = 2, network: bool = True) -> Tensor:
+def exact(problem: Any, network: bool = True) -> Tensor:
     return exact_hypergradient(
         problem,
         problem.pretrained,
         problem.meta,
         HEAD,
-        pretrain_batches=[PRETRAIN] * pretrain_batches,
+        pretrain_batches=[PRETRAIN] * 2,
         train_batches=[TRAIN],
         validation_batches=[VALIDATION],
         pretrain_optimizer=SGD(lr=0.1),
@@ -124,7 +124,6 @@ PLACES: list[Any] = [
         for part in ("pretrain", "loss")
         for name, run in {
             "identity": lambda problem: call(problem, inverse=Identity()),
-            "neumann": call,
             "dense": lambda problem: call(problem, inverse=Dense(1.0)),
             "not kept": lambda problem: call(problem, keep_gradient=False),
             "exact": exact,
@@ -134,9 +133,6 @@ PLACES: list[Any] = [
     pytest.param("outputs_loss", "loss", lambda problem: call(problem, curvature="gauss_newton"), id="outputs_loss"),
     pytest.param("head_loss", "head", lambda problem: call(problem, Unroll(2)), id="head-unrolled"),
     pytest.param("head_loss", "head", lambda problem: call(problem, FittedHead()), id="head-fitted"),
-    pytest.param(
-        "head_loss", "head", lambda problem: call(problem, FittedHead(cross_fit=True)), id="head-cross-fitted"
-    ),
     pytest.param("head_loss", "head", lambda problem: exact(problem, network=False), id="head-exact"),
     pytest.param(
         "head_loss of encode", "encode", lambda problem: call(problem, Unroll(2, network=True)), id="encode-unrolled"
@@ -220,10 +216,7 @@ def trained(problem: Any) -> Tensor:
 @pytest.mark.parametrize("run", [call, exact, trained, lambda problem: call(problem, FittedHead())])
 def test_inference_mode_is_an_error_with_advice(run: Callable[[Any], Tensor]) -> None:
     problem = Curved()
-    with (
-        torch.inference_mode(),
-        pytest.raises(RuntimeError, match=r"under torch.inference_mode: call this outside of it"),
-    ):
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"under torch\.inference_mode: call this outside"):
         run(problem)
     with torch.no_grad():
         run(problem) if run is not trained else None

@@ -25,11 +25,8 @@ class Forward(Classifier):
         self, pretrained: Pretrained, meta: Params, batch: Batch, vector: Vector
     ) -> tuple[Params, Tensor]:
         self.products += 1
-        count = len(pretrained.encoder)
-        tangent = (
-            dict(zip(pretrained.encoder, vector[:count], strict=True)),
-            dict(zip(pretrained.head, vector[count:], strict=True)),
-        )
+        tangent = iter(vector)
+        tangents = tuple({name: next(tangent) for name in part} for part in pretrained[:2])
 
         def slopes(encoder: Params, head: Params) -> tuple[Params, Tensor]:
             def loss(phi: Params) -> tuple[Tensor, Tensor]:
@@ -39,9 +36,7 @@ class Forward(Classifier):
             result: tuple[Params, Tensor] = torch.func.grad(loss, has_aux=True)(meta)
             return result
 
-        _, product, loss = torch.func.jvp(
-            lambda encoder, head: slopes(encoder, head), pretrained[:2], tangent, has_aux=True
-        )
+        _, product, loss = torch.func.jvp(slopes, pretrained[:2], tangents, has_aux=True)
         return dict(reversed(product.items())), loss
 
 

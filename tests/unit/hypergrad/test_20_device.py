@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from metapt.hypergrad import (
     SGD,
@@ -22,14 +23,14 @@ from metapt.hypergrad import (
 from metapt.hypergrad.hybrid import Curvature
 from metapt.hypergrad.inverse import Inverse
 
-from .problems import WithoutRidge, called, classification
-from .test_12_gpu import moved
+from .problems import WithoutRidge, called, classification, moved
 from .test_14_ridge import Regressed, labelled
 
 Rehearse = Callable[..., dict[str, int]]
 CG = "hypergrad.inverse: ConjugateGradient.__call__"
 FINISHED = {"hypergrad.finetune: finished": 1}
 CHECKED = {"hypergrad.hybrid: hypergradient": 1}
+ONCE = {"hypergrad.inverse: Identity.__call__": 1} | FINISHED | CHECKED
 
 INVERSES: list[tuple[Inverse, dict[str, int]]] = [
     (Identity(), {"hypergrad.inverse: Identity.__call__": 1}),
@@ -40,24 +41,15 @@ INVERSES: list[tuple[Inverse, dict[str, int]]] = [
 ]
 
 
-def prepared(
-    problem: Any,
-    labels: Callable[..., Any],
-    *,
-    inverse: Inverse | None = None,
-    finetuning: FineTuning | None = None,
-    curvature: Curvature = "hessian",
-    keep_gradient: bool = True,
-) -> Callable[[str], Callable[[], Any]]:
+def prepared(problem: Any, labels: Callable[..., Any], **how: Any) -> Callable[[str], Callable[[], Any]]:
     """Return what `rehearse` takes, for hypergradients of a problem whose FT minibatches `labels` makes."""
-    solver = finetuning or Unroll(2, SGD(lr=0.3))
+    how = {"solver": Unroll(2, SGD(lr=0.3)), **how}
 
     def prepare(device: str) -> Callable[[], Any]:
         own = {"pretrained": problem.pretrained, "meta": problem.meta, "head": problem.head}
-        train = [labels(500 + i, 6) for i in range(solver.minibatches)]
+        train = [labels(500 + i, 6) for i in range(how["solver"].minibatches)]
         batches = {"pretrain_batch": classification(700, 9), "train": train, "validation_batch": labels(600, 7)}
         given = moved(own | batches, device)
-        how = {"inverse": inverse, "solver": solver, "curvature": curvature, "keep_gradient": keep_gradient}
 
         def step() -> Any:
             found = called(problem, **how, **given)
@@ -66,6 +58,10 @@ def prepared(
         return step
 
     return prepare
+
+
+def waits_of(solver: FineTuning, rehearse: Rehearse, problem: Any = None, labels: Any = classification) -> Any:
+    return rehearse(prepared(problem or WithoutRidge(), labels, solver=solver))
 
 
 @pytest.mark.parametrize(
@@ -86,34 +82,30 @@ def test_an_inverse_waits_once_but_conjugate_gradients_twice_for_each_product(
     "solver", [Unroll(0), Unroll(3, SGD(0.3, 0.9)), Unroll(2, Adam(0.1)), Unroll(2, Adam(0.1), network=True)]
 )
 def test_an_unroll_waits_once(solver: Unroll, rehearse: Rehearse) -> None:
-    assert rehearse(prepared(WithoutRidge(), classification, finetuning=solver)) == INVERSES[0][1] | FINISHED | CHECKED
+    assert waits_of(solver, rehearse) == ONCE
 
 
 @pytest.mark.parametrize("solver", [Unroll(0), Unroll(1, network=True)])
-def test_a_head_without_parameters_is_on_the_device_of_the_loss(
-    solver: Unroll, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = WithoutRidge()
-    monkeypatch.setattr(problem, "head", {})
-    monkeypatch.setattr(problem, "head_loss", lambda head, features, batch: features.square().mean())
-    assert rehearse(prepared(problem, classification, finetuning=solver)) == INVERSES[0][1] | FINISHED | CHECKED
+def test_a_head_without_parameters_is_on_the_device_of_the_loss(solver: Unroll, rehearse: Rehearse) -> None:
+    class Headless(WithoutRidge):
+        def head_loss(self, head: Any, features: Tensor, batch: Any) -> Tensor:
+            return features.square().mean()
+
+    problem = Headless()
+    problem.head = {}
+    assert waits_of(solver, rehearse, problem) == ONCE
 
 
 @pytest.mark.parametrize("cross_fit", [False, True])
 def test_a_ridge_head_waits_once_for_all_folds(cross_fit: bool, rehearse: Rehearse) -> None:
-    solver = RidgeHead(cross_fit=cross_fit, minibatches=3)
-    assert rehearse(prepared(Regressed(), labelled, finetuning=solver)) == INVERSES[0][1] | FINISHED | CHECKED | {
-        "hypergrad.ridge: _errors": 1
-    }
+    waits = waits_of(RidgeHead(cross_fit=cross_fit, minibatches=3), rehearse, Regressed(), labelled)
+    assert waits == ONCE | {"hypergrad.fitted: _errors": 1}
 
 
-@pytest.mark.parametrize("cross_fit", [False, True])
-def test_a_fitted_head_waits_in_newtons_method_only(cross_fit: bool, rehearse: Rehearse) -> None:
+def test_a_fitted_head_waits_in_newtons_method_only(rehearse: Rehearse) -> None:
     """Its steps, the solves within them and the line search end by what they have found."""
-    solver = FittedHead(0.02, cross_fit=cross_fit, minibatches=2, max_steps=2)
-    waits = rehearse(prepared(WithoutRidge(), classification, finetuning=solver))
     newton = {CG, "hypergrad.fitted: FittedHead._fit", "hypergrad.fitted: FittedHead._search"}
-    assert {place: count for place, count in waits.items() if place not in newton} == (
-        INVERSES[0][1] | FINISHED | CHECKED
-    )
-    assert newton <= set(waits)
+    for cross_fit in (False, True):
+        waits = waits_of(FittedHead(10.0, cross_fit, minibatches=1, max_steps=1), rehearse)
+        assert {place: count for place, count in waits.items() if place not in newton} == ONCE
+        assert newton <= set(waits)

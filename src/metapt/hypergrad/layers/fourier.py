@@ -37,13 +37,7 @@ class Transforms(NamedTuple):
 
 
 def faster(x: Tensor, w: Tensor, stride: Pair, padding: Pair) -> bool:
-    """Return whether a convolution and its derivatives are to be computed by this module.
-
-    Args:
-        x: the input, [batch, inputs, H, W].
-        w: the weights, [outputs, inputs, kernel height, kernel width].
-        stride, padding: as in `torch.conv2d`.
-    """
+    """Return whether `torch.conv2d` of the arguments and its derivatives are to be computed here."""
     outputs, inputs, height, width = w.shape
     return (
         x.device.type == "cpu"

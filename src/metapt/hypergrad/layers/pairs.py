@@ -31,14 +31,7 @@ class Adjoints(NamedTuple):
 
 
 def faster(x: Tensor, w: Tensor, stride: Pair, padding: Pair, adjoints: Adjoints | None = None) -> bool:
-    """Return whether the pass of a convolution, or one of its derivatives, is to be computed by this module.
-
-    Args:
-        x: the input, [batch, inputs, H, W].
-        w: the weights.
-        stride, padding: as in `torch.conv2d`.
-        adjoints: the derivative, exactly one; None for the convolution itself.
-    """
+    """Return whether `torch.conv2d` of the arguments, or exactly one of its adjoints, is to be computed here."""
     outputs, inputs = w.shape[:2]
     if adjoints is not None and adjoints.w:
         narrow = inputs <= _NARROW_WEIGHTS

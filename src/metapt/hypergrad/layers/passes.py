@@ -31,9 +31,7 @@ _UNREAD = "metapt: the pass in which the gradient is not read"
 def wanted(context: Any, index: int) -> bool:
     """Return whether the running pass uses the derivative w.r.t. an input of a Function; True if that is unknown.
 
-    Args:
-        context: the context of the `backward` of a `torch.autograd.Function`.
-        index: the position of the input; all inputs before it must be tensors, too.
+    All inputs before the one at `index` must be tensors, too.
     """
     if not context.needs_input_grad[index]:
         return False

@@ -38,10 +38,7 @@ class _Again(NamedTuple):
 def recomputed(first: Part, again: Part, *tensors: Tensor) -> Tensor:
     """Return `first(*tensors)`, without its intermediate results in memory; it can be differentiated twice.
 
-    Args:
-        first: computes the result; it may also update buffers.
-        again: computes the same result and updates nothing.
-        tensors: all that the result is differentiated with respect to.
+    `first` may also update buffers; `again` computes the same and updates nothing.
     """
     if not torch.is_grad_enabled():  # no graph is needed; forward mode comes here, too, since `_Value` has no jvp
         return first(*tensors)
