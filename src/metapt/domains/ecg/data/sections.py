@@ -48,14 +48,6 @@ def _section(value: Any) -> Any:
 FolderKey = Annotated[EcgFolder | None, BeforeValidator(_section, json_schema_input_type=str | EcgFolder | None)]
 
 
-def check_source(source: str, folder: EcgFolder | None, samples: int) -> None:
-    """Raise ValueError if a folder is named for another source, or missing, or has a length for PTB-XL."""
-    if (source == "folder") != (folder is not None):
-        raise ValueError(f"source is {source!r}; legal: `source: folder` and the key folder, or none of the two")
-    if folder is not None and samples != 1000:
-        raise ValueError("samples is for PTB-XL; with `source: folder`, give folder.seconds in its place")
-
-
 class Found(NamedTuple):
     """The records of a folder."""
 
