@@ -14,10 +14,10 @@ import wfdb
 from numpy.typing import NDArray
 from scipy.signal import resample
 
+from metapt.domains.ecg.data import EcgFolder, find
 from metapt.domains.ecg.data import folder as own
 from metapt.domains.ecg.data.folder import resampled
 from metapt.domains.ecg.data.prepare import EcgRecords, load
-from metapt.domains.ecg.data.sections import EcgFolder, find
 from metapt.domains.ecg.data.sources import LEADS, read_database, read_signals
 from metapt.domains.ecg.stages import FolderSettings
 from metapt.engine import records

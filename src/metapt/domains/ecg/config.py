@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from metapt.domains.ecg.data.sections import FolderKey
+from metapt.domains.ecg.data import FolderKey
 from metapt.method import MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, Distinct, DomainSection, FinetuneSeeds, Positive, Rate, Section, Seeds, key
 from metapt.twostage.arms import Changes, ComparedArm, changed, check_controls

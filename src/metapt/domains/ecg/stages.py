@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metapt.domains.ecg.config import Arm, EcgFinetuning, EcgPretraining, Split
-from metapt.domains.ecg.data.sections import EcgFolder
+from metapt.domains.ecg.data import EcgFolder
 from metapt.sections import JobSettings
 from metapt.twostage import stages
 

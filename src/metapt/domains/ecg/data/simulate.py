@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metapt.domains.ecg.data.sections import FREQUENCY
+from metapt.domains.ecg.data import FREQUENCY
 from metapt.domains.ecg.data.sources import FOLDS, LEADS, SAMPLES
 from metapt.files import atomic_path, write_csv
 from metapt.machine import Machine

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metapt.domains.ecg.data.sections import FREQUENCY
+from metapt.domains.ecg.data import FREQUENCY
 from metapt.errors import DataError
 from metapt.files import FETCH_AGAIN, reading
 

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from metapt.domains.ecg.config import EcgSettings, NoPretraining
-from metapt.domains.ecg.data.sections import FREQUENCY
+from metapt.domains.ecg.data import FREQUENCY
 from metapt.domains.ecg.jobs import EcgJobs, labelled
 from metapt.domains.ecg.results import EcgResults
 from metapt.domains.ecg.stages import DISPLACEMENT, LABEL, ORIGINAL, ViewsSettings, viewed
