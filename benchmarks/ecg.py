@@ -33,10 +33,10 @@ import torch
 
 from metapt.domains.ecg import config, finetune
 from metapt.domains.ecg.arms import meta_loop
+from metapt.domains.ecg.augment import views
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.data.prepare import EcgRecords
 from metapt.domains.ecg.data.sources import CLASSES, LEADS, SAMPLES
-from metapt.domains.ecg.problem import views
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.domains.ecg.setting import Setting
 from metapt.hypergrad import Identity, Neumann
@@ -82,7 +82,7 @@ def make_steps(setting: Setting, width: int, arguments: argparse.Namespace) -> d
     meta = {name: value.detach() for name, value in loop.meta.items()}
     batch = loop.batches.pretrain()
     with torch.no_grad():
-        pairs = views(policy, meta, batch.signals, batch.draws)
+        pairs = views(policy, policy.strength(meta, batch.signals), batch.signals, batch.draws)
     encoder = setting.problem(policy).encoder
 
     def bare() -> None:

@@ -22,10 +22,9 @@ from matplotlib.ticker import MaxNLocator
 from pooled import COMPARISONS, FT, LINEAR, papers, pooled
 from render import BANK, ESTIMATES, agreement, problem
 
-from metapt.domains.ecg.augment import warp
+from metapt.domains.ecg.augment import Policy, warp
 from metapt.domains.ecg.config import MILD_WARP, Warp
 from metapt.domains.ecg.data.sources import LEADS, read_signals
-from metapt.domains.ecg.policy import Policy
 from metapt.evaluation import figures, headroom_report
 from metapt.evaluation.statistics import estimate_mean
 from metapt.twostage.quantities import EVALUATIONS

@@ -12,7 +12,8 @@ import pytest
 
 from metapt.domains.ecg import arms as ecg_arms
 from metapt.domains.ecg.config import EcgFinetuning, EcgMeta
-from metapt.domains.ecg.finetune import EcgFinetuneProblem, Labelled, Sets
+from metapt.domains.ecg.data.dataset import Labelled
+from metapt.domains.ecg.finetune import EcgFinetuneProblem, Sets
 from metapt.domains.ecg.resnet1d import initial_pretrained as initial_resnet
 from metapt.domains.ecg.setting import policy_of
 from metapt.domains.ppi import arms as ppi_arms

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from metapt.domains.ecg.augment import Draws, draw
+from metapt.domains.ecg.augment import Draws
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.resnet1d import initial_head, initial_pretrained
 from metapt.domains.ecg.setting import Setting
@@ -40,15 +40,9 @@ def dataset() -> Dataset:
     return small_ecgs.dataset()
 
 
-@pytest.fixture(scope="session")
-def setting_in() -> Callable[..., Setting]:
-    """Return a function (folder) -> setting of eight PT steps on 24 ECGs, width 2, and an FT set of 25."""
-    return small_ecgs.setting_in
-
-
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[..., Setting]:
-    """Return `setting_in` a folder of the test."""
+    """Return `small_ecgs.setting_in` a folder of the test."""
     return partial(small_ecgs.setting_in, tmp_path)
 
 
@@ -125,19 +119,13 @@ def exact() -> Exact:
     """Return a network of width 2, four ECGs of 64 samples, and draws for two views of each."""
     width, generator = 2, torch.Generator().manual_seed(0)
     encoder, head, buffers = (double(part) for part in initial_pretrained(width, generator))
-    encoder = {
-        k: v + 0.3 * Exact.random(i, *v.shape) if v.dim() == 1 else v for i, (k, v) in enumerate(encoder.items())
-    }
-    buffers = {
-        k: (0.3 * Exact.random(i, *v.shape)).exp()
-        if "var" in k
-        else 0.3 * Exact.random(i, *v.shape)
-        if "mean" in k
-        else v
-        for i, (k, v) in enumerate(buffers.items())
-    }
-    draws = draw(8, 64, 12, "fixed", generator, DTYPE, crop=0.5, noise=0.1)
+    for place, (name, value) in enumerate(encoder.items()):
+        if value.dim() == 1:
+            encoder[name] = value + 0.3 * Exact.random(place, *value.shape)
+    for place, (name, value) in enumerate(buffers.items()):
+        if "running" in name:
+            some = 0.3 * Exact.random(place, *value.shape)
+            buffers[name] = some.exp() if "var" in name else some
     signals, labels = Exact.random(1, 4, 64, 12), (Exact.random(2, 4, 5) > 0).double()
-    return Exact(
-        width, Pretrained(encoder, head, buffers), double(initial_head(width, 5, generator)), signals, labels, draws
-    )
+    finetune_head = double(initial_head(width, 5, generator))
+    return Exact(width, Pretrained(encoder, head, buffers), finetune_head, signals, labels, small_ecgs.draws(8))

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from metapt.domains.ecg import arms, bissl, config
+from metapt.domains.ecg.augment import Draws, draw
 from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Warp
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.data.prepare import KEYS, EcgRecords
@@ -75,6 +77,12 @@ def records(count: int, samples: int, seed: int = 0) -> EcgRecords:
 def dataset(device: str = "cpu") -> Dataset:
     """Return 70 ECGs of 64 samples, 63 of them for training."""
     return Dataset(records(70, SAMPLES), 0.0, 200.0, SAMPLES, device)
+
+
+def draws(views: int, samples: int = SAMPLES, seed: int = 0, **given: Any) -> Draws:
+    """Return draws for views in float64, with other strengths than the default ones."""
+    drawn = draw(views, samples, EcgPretraining(**given), torch.Generator().manual_seed(seed))
+    return Draws(*(part.double() for part in drawn))
 
 
 def setting_in(

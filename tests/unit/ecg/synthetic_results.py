@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from metapt.domains.ecg.data.sources import CLASSES
-from metapt.domains.ecg.quantities import AUROC, DISPLACEMENT, ORIGINAL, label, viewed
+from metapt.domains.ecg.stages import AUROC, DISPLACEMENT, LABEL, ORIGINAL, viewed
 from metapt.engine.jobs import Job
 from metapt.evaluation import metrics
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
@@ -118,7 +118,7 @@ def augmentations(folder: Path, **settings: Any) -> Runs:
     labels = random.random((400, 5)) < 0.3
     runs.views = series(ORIGINAL, beat)
     for name, having in zip(CLASSES, labels.T, strict=True):
-        runs.views += series(label(name), having.astype(float))
+        runs.views += series(LABEL + name, having.astype(float))
     for arm, end in ends.items():
         for when, size in (("initial", 60.0), ("learned", end)):
             bends = [size / 100 * np.sin(2 * np.pi * time / 5 + phase) for phase in (0.3, 1.4)]

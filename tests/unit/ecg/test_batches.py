@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from metapt.domains.ecg.batches import SimclrBatches, SupervisedBatches, Views
+from metapt.domains.ecg.batches import SimclrBatches, SupervisedBatches
+from metapt.domains.ecg.config import EcgPretraining
 from metapt.domains.ecg.data.dataset import Dataset
 
 PRETRAIN, TRAIN, VALIDATION = np.arange(0, 20), np.arange(20, 32), np.arange(40, 45)
@@ -19,23 +20,22 @@ FOLDS = {"folds": (np.arange(20, 45), 3)}
 Make = Callable[..., Any]
 
 
-def views(dataset: Dataset, seed: int, **strengths: float) -> Callable[[str], Views]:
-    given = {"crop": 0.5, "noise": 0.1} | strengths
-    return lambda name: Views(name, seed, dataset.samples, 12, "uniform", "cpu", **given)
+def given(**keys: Any) -> EcgPretraining:
+    return EcgPretraining(**{"jitter": "uniform", "batch_size": 8, **keys})
 
 
 def simclr(
-    dataset: Dataset, seed: int = 0, size: int = 8, sets: dict[str, Any] = SETS, permuted: bool = False
+    dataset: Dataset, seed: int = 0, sets: dict[str, Any] = SETS, permuted: bool = False, **keys: Any
 ) -> SimclrBatches:
-    return SimclrBatches(dataset, PRETRAIN, size, views(dataset, seed), sets, seed, permuted_labels=permuted)
+    return SimclrBatches(dataset, PRETRAIN, given(**keys), sets, seed, permuted_labels=permuted)
 
 
 def cross_fitted(dataset: Dataset, seed: int = 0) -> SimclrBatches:
-    return simclr(dataset, seed, sets=FOLDS)
+    return simclr(dataset, seed, FOLDS)
 
 
 def supervised(dataset: Dataset, seed: int = 0) -> SupervisedBatches:
-    return SupervisedBatches(dataset, views(dataset, seed), SETS, seed)
+    return SupervisedBatches(dataset, given(), SETS, seed)
 
 
 def members(dataset: Dataset, *batches: Any) -> list[int]:
@@ -61,7 +61,7 @@ def test_pt_minibatches_are_those_of_the_pt_set_with_draws_for_two_views(dataset
         assert first.draws.noise.shape == (16, 64, 12)
         assert not equal(first.draws, second.draws)
         assert len(set(first.draws.jitter.tolist())) == 16, "each view has its own"
-    assert len(simclr(dataset, size=256).pretrain().signals) == 20, "never more than the set"
+    assert len(simclr(dataset, batch_size=256).pretrain().signals) == 20, "never more than the set"
 
 
 @pytest.mark.parametrize(("make", "draw"), [(simclr, "train"), (simclr, "validation"), (supervised, "pretrain")])
@@ -137,10 +137,7 @@ def test_saved_minibatches_go_on_to_the_same_bits(dataset: Dataset, make: Make) 
 
 
 def test_views_have_the_same_draws_whatever_their_strengths(dataset: Dataset) -> None:
-    usual, strong = (
-        SimclrBatches(dataset, PRETRAIN, 8, views(dataset, 0, **given), {}, 0).pretrain().draws
-        for given in ({}, {"crop": 0.9, "noise": 0.3})
-    )
+    usual, strong = (simclr(dataset, **keys).pretrain().draws for keys in ({}, {"crop": 0.9, "noise": 0.3}))
     torch.testing.assert_close(strong.crop_length, usual.crop_length * 1.8)
     torch.testing.assert_close(strong.jitter, usual.jitter * 3)
     for name in ("crop_start", "noise", "velocity"):

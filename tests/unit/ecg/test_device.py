@@ -14,10 +14,9 @@ from metapt.domains.ecg.setting import Setting, policy_of
 from metapt.hypergrad.layers import pairs
 from metapt.training.seeds import generator
 
-from .small_ecgs import NETWORK, STEPS
+from .small_ecgs import AT_ONCE, NETWORK
 
-PARAMETERS = 60
-"""Of the encoder."""
+PARAMETERS = 60  # of the encoder
 
 
 def test_a_meta_update_launches_few_kernels(
@@ -25,7 +24,7 @@ def test_a_meta_update_launches_few_kernels(
 ) -> None:
     """Vectors take one for a sum or a multiple, three for a norm; a loop over them would launch PARAMETERS more."""
     monkeypatch.setattr(pairs, "faster", lambda *given: False)  # narrow convolutions, as on a GPU
-    loop, _ = meta_loop(make(), EcgMeta(warp=NETWORK, **STEPS | {"warmup_epochs": 0.0}))
+    loop, _ = meta_loop(make(), EcgMeta(warp=NETWORK, **AT_ONCE))
     loop.iterate()
     assert len(loop.pretrained.encoder) == PARAMETERS
     assert sum(launches(loop._meta_update).values()) <= 3600

@@ -1,7 +1,8 @@
-"""The ECG problems against formulas and derivatives by hand, with a network of torch's own layers."""
+"""NT-Xent and the ECG problems against formulas and derivatives by hand, with a network of torch's own layers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,10 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.domains.ecg.augment import Draws, crop_and_jitter, warp
-from metapt.domains.ecg.contrastive import cross_entropy, similarities
-from metapt.domains.ecg.policy import Policy
-from metapt.domains.ecg.problem import AugmentedBatch, LabelledBatch, SimclrProblem, SupervisedProblem, UnlabelledBatch
+from metapt.domains.ecg.augment import Draws, Policy, crop_and_jitter, warp
+from metapt.domains.ecg.data.dataset import Labelled
+from metapt.domains.ecg.problem import (
+    AugmentedBatch,
+    SimclrProblem,
+    SupervisedProblem,
+    UnlabelledBatch,
+    cross_entropy,
+    similarities,
+)
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.hypergrad import SGD, Neumann, Params, Pretrained, Unroll, hypergradient
 from metapt.hypergrad.hybrid import gauss_newton
@@ -41,11 +48,9 @@ def unlabelled(exact: Any) -> UnlabelledBatch:
     return UnlabelledBatch(exact.signals, exact.draws)
 
 
-def labelled(exact: Any, count: int) -> list[LabelledBatch]:
-    return [
-        LabelledBatch(exact.random(100 + i, 6, 64, 12), (exact.random(200 + i, 6, 5) > 0).to(DTYPE))
-        for i in range(count)
-    ]
+def labelled(exact: Any, count: int) -> list[Labelled]:
+    signals = [exact.random(100 + i, 6, 64, 12) for i in range(count)]
+    return [Labelled(each, (exact.random(200 + i, 6, 5) > 0).to(DTYPE)) for i, each in enumerate(signals)]
 
 
 def leaves(params: Params) -> Params:
@@ -73,14 +78,13 @@ def bce(head: Params, features: Tensor, labels: Tensor) -> Tensor:
     return (F.softplus(scores) - labels * scores).mean()
 
 
-def unrolled_g2(encoder: Any, exact: Any, train: Sequence[LabelledBatch], validation: LabelledBatch) -> list[Tensor]:
+def unrolled_g2(encoder: Any, exact: Any, train: Sequence[Labelled], validation: Labelled) -> list[Tensor]:
     """Return the gradient of the validation loss after one step of gradient descent on the head per training batch."""
     parameters, head = leaves(exact.pretrained.encoder), leaves(exact.head)
 
-    def loss(batch: LabelledBatch) -> Tensor:
-        return bce(
-            head, encoder({**parameters, **exact.pretrained.buffers}, batch.signals, training=False), batch.labels
-        )
+    def loss(batch: Labelled) -> Tensor:
+        features = encoder({**parameters, **exact.pretrained.buffers}, batch.signals, training=False)
+        return bce(head, features, batch.labels)
 
     for batch in train:
         slopes = torch.autograd.grad(loss(batch), list(head.values()), create_graph=True)
@@ -190,3 +194,31 @@ def test_second_derivatives_are_differences_of_gradients(exact: Any, policy: Pol
         products=True, head_steps=not supervised, network=not supervised,
     )  # fmt: skip
     assert all(gap is not None and gap.agrees for gap in tried(problem).found.values())
+
+
+def projections(seed: int, count: int, size: int) -> Tensor:
+    return torch.randn(count, size, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 2.0])
+@pytest.mark.parametrize("count", [2, 10])
+def test_nt_xent_is_the_double_loop(temperature: float, count: int) -> None:
+    """The mean over views i, with partner j, of -log exp(s_ij / t) / sum over k != i of exp(s_ik / t)."""
+    z, total = projections(1, count, 5), 0.0
+
+    def s(i: int, k: int) -> float:
+        return float(z[i] @ z[k] / (z[i].norm() * z[k].norm()) / temperature)
+
+    for i in range(count):
+        others = sum(math.exp(s(i, k)) for k in range(count) if k != i)
+        total -= s(i, (i + count // 2) % count) - math.log(others)
+    expected = pytest.approx(total / count, rel=1e-12, abs=1e-12)
+    assert float(cross_entropy(similarities(z, temperature))) == expected
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nt_xent_is_convex_in_the_similarities(seed: int) -> None:
+    for at in (3 * projections(seed, 6, 6), similarities(projections(seed, 6, 5), 0.5)):
+        hessian = torch.autograd.functional.hessian(cross_entropy, at).reshape(36, 36)
+        assert hessian.isfinite().all()
+        assert torch.linalg.eigvalsh(hessian).min() > -1e-12

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial, partialmethod
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,18 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.domains.ecg import arms, config
+from metapt.domains.ecg import arms, bissl, config
 from metapt.domains.ecg.arms import pretrain
+from metapt.domains.ecg.augment import Policy
 from metapt.domains.ecg.batches import JointBatches, _EcgBatches
-from metapt.domains.ecg.bissl import (
-    DAMPING,
-    AnchoredProblem,
-    AnchorPretraining,
-    DampedInverse,
-    bissl_settings,
-)
-from metapt.domains.ecg.policy import Policy
-from metapt.domains.ecg.problem import JointBatch, JointProblem, LabelledBatch, SimclrProblem, SupervisedProblem
+from metapt.domains.ecg.bissl import DAMPING, AnchoredProblem, AnchorPretraining, DampedInverse, bissl_settings
+from metapt.domains.ecg.data.dataset import Labelled
+from metapt.domains.ecg.problem import JointBatch, JointProblem, SimclrProblem, SupervisedProblem
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.domains.ecg.setting import Setting
 from metapt.errors import ConfigError
@@ -37,7 +31,11 @@ from ..twostage.whole_runs import Unsaved, equal
 from .small_ecgs import ARMS, shorten_bissl
 from .test_problem import DTYPE, NETWORK, TEMPERATURE, bce, labelled, meta_of, simclr_by_hand, unlabelled
 
-Make = Callable[..., Setting]
+
+@pytest.fixture
+def usual(make: Callable[..., Setting]) -> Setting:
+    """Return a setting whose runs keep no state."""
+    return make(checkpoint=Unsaved)
 
 
 def test_a_joint_pt_step_follows_the_sum_of_both_gradients(exact: Any, plain_encoder: Any) -> None:
@@ -132,7 +130,7 @@ def test_a_solve_that_meets_negative_curvature_at_once_falls_back_to_the_identit
 
 
 def test_the_anchor_at_its_start_stays_there_and_is_what_bissl_is_when_it_learns_nothing(
-    setting_in: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    usual: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[Tensor]] = []
     step = Pretrainer.step
@@ -143,34 +141,32 @@ def test_the_anchor_at_its_start_stays_there_and_is_what_bissl_is_when_it_learns
 
     monkeypatch.setattr(Pretrainer, "step", watched)
     shorten_bissl(monkeypatch)
-    usual = partial(setting_in, tmp_path, checkpoint=Unsaved)
-    fixed = pretrain(ARMS["bissl-start"], usual(meta_size=None)).pretrained
+    fixed = pretrain(ARMS["bissl-start"], dataclasses.replace(usual, meta_size=None)).pretrained
     assert len(seen) == 4, "half of the PT steps"
     assert all(torch.equal(anchor, seen[0][0]) for _, anchor in seen)
-    still = pretrain(ARMS["bissl"].model_copy(update={"meta_lr": 1e-30}), usual()).pretrained
+    still = pretrain(ARMS["bissl"].model_copy(update={"meta_lr": 1e-30}), usual).pretrained
     assert equal(still.encoder, fixed.encoder)
     assert equal(still.buffers, fixed.buffers)
-    learned = pretrain(ARMS["bissl"].model_copy(update={"meta_lr": 0.1}), usual()).pretrained
+    learned = pretrain(ARMS["bissl"].model_copy(update={"meta_lr": 0.1}), usual).pretrained
     assert not equal(learned.encoder, fixed.encoder)
 
 
-def test_too_short_a_run_of_bissl_is_refused_before_pt(
-    setting_in: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_short_a_run_of_bissl_is_refused_before_pt(usual: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pretrainer, "run", lambda *_: pytest.fail("PT has begun"))
     with pytest.raises(ConfigError, match="pretrain_steps is 20, which is more than the 4 steps"):
-        pretrain(ARMS["bissl"].model_copy(update={"pretrain_steps": 20}), setting_in(tmp_path, checkpoint=Unsaved))
+        pretrain(ARMS["bissl"].model_copy(update={"pretrain_steps": 20}), usual)
 
 
 def test_both_see_ft_training_ecgs_alone_and_bissl_alternates_as_published(
-    setting_in: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    usual: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setting = setting_in(tmp_path, checkpoint=Unsaved)
-    train = {signal.numpy().tobytes() for signal in setting.dataset.signals(setting.finetune[0])}
+    train = {signal.numpy().tobytes() for signal in usual.dataset.signals(usual.finetune[0])}
     taken: list[str] = []
-    seen: list[LabelledBatch] = []
+    seen: list[Labelled] = []
     draw = JointBatches._finetune
     monkeypatch.setattr(_EcgBatches, "_finetune", lambda self, name: seen.append(draw(self, name)) or seen[-1])
+    assert bissl.ANCHOR_STEPS == 8
+    monkeypatch.setattr(bissl, "ANCHOR_STEPS", 3)
     for name in ("_pretrain_step", "_head_step", "_apply"):
         own = partial(
             lambda name, method, *given: taken.append(name) or method(*given), name, getattr(AnchorPretraining, name)
@@ -178,9 +174,9 @@ def test_both_see_ft_training_ecgs_alone_and_bissl_alternates_as_published(
         monkeypatch.setattr(AnchorPretraining, name, partialmethod(lambda self, own, *given: own(self, *given), own))
     monkeypatch.setattr(arms, "HEAD_EPOCHS", 2)
     monkeypatch.setattr(DampedInverse, "__call__", Identity.__call__)
-    pretrain(ARMS["bissl"], setting)
+    pretrain(ARMS["bissl"], usual)
     warm = 2 * (len(train) // 6)
-    assert taken == ["_head_step"] * warm + 2 * (["_pretrain_step"] * 2 + ["_apply", "_head_step"] * 8)
-    pretrain(ARMS["simclr-joint"], setting)
-    assert len(seen) == warm + 16 * 3 + 8
+    assert taken == ["_head_step"] * warm + 2 * (["_pretrain_step"] * 2 + ["_apply", "_head_step"] * 3)
+    pretrain(ARMS["simclr-joint"], usual)
+    assert len(seen) == warm + 6 * 3 + 8
     assert {signal.numpy().tobytes() for batch in seen for signal in batch.signals} == train

@@ -14,11 +14,14 @@ import wfdb
 
 from metapt.domains.ecg.config import TRAINING_RECORDS
 from metapt.domains.ecg.data import simulate as sim
+from metapt.domains.ecg.data.sources import CLASSES, LEADS
+
+PATIENTS = 240
 
 
 @pytest.fixture(scope="module")
 def ecgs() -> sim.Simulated:
-    return sim.generate(400, seed=3)
+    return sim.generate(PATIENTS, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +40,14 @@ def heart(pr: float = 0.15, qrs: float = 1.0, qt: float = 1.0) -> np.ndarray:
     return (sim._DOWER @ sim.dipole(beats, vectors, np.array([pr]), np.array([qrs]), np.array([qt])))[0, 1]
 
 
-def test_leads_are_in_range_and_obey_einthoven(ecgs: sim.Simulated) -> None:
-    assert ecgs.signals.shape == (480, 12, 1000)
+def test_leads_obey_einthoven_and_each_recording_has_a_rhythm_of_its_own(ecgs: sim.Simulated) -> None:
+    assert ecgs.signals.shape == (PATIENTS * 6 // 5, 12, 1000)
     assert ecgs.signals.dtype == np.int16
     assert np.abs(ecgs.signals.astype(int)).max() < 12_000
     one, two, three, avr, avl, avf = ecgs.signals[:, :6].astype(int).transpose(1, 0, 2)
     np.testing.assert_array_equal(three, two - one)
     for lead, twice in ((avr, -one - two), (avl, 2 * one - two), (avf, 2 * two - one)):
         assert np.abs(2 * lead - twice).max() <= 1
-
-
-def test_every_recording_has_a_rate_and_a_rhythm_of_its_own(ecgs: sim.Simulated) -> None:
     interval = np.diff(ecgs.beats)
     rate = 60 / interval.mean(axis=1)
     assert 45 < rate.min() < rate.max() < 105
@@ -59,18 +59,20 @@ def test_every_recording_has_a_rate_and_a_rhythm_of_its_own(ecgs: sim.Simulated)
     assert abs(np.corrcoef(pattern)[np.triu_indices(len(pattern), 1)].mean()) < 0.05
 
 
-def test_same_seed_same_bytes(ecgs: sim.Simulated) -> None:
-    again, other = sim.generate(400, seed=3), sim.generate(400, seed=4)
-    for field in fields(ecgs):
-        np.testing.assert_array_equal(getattr(ecgs, field.name), getattr(again, field.name))
-    assert (ecgs.signals != other.signals).any()
+def test_same_seed_same_bytes() -> None:
+    first, again, other = (sim.generate(20, seed) for seed in (3, 3, 4))
+    for field in fields(first):
+        np.testing.assert_array_equal(getattr(first, field.name), getattr(again, field.name))
+    assert (first.signals != other.signals).any()
 
 
-def test_patients_stay_in_one_fold(ecgs: sim.Simulated) -> None:
+def test_patients_stay_in_one_fold(ecgs: sim.Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
     table = pd.DataFrame({"patient": ecgs.patient_id, "fold": ecgs.fold})
     assert (table.groupby("patient").fold.nunique() == 1).all()
     assert sorted(table.patient.value_counts().unique()) == [1, 2, 3]
-    assert table.drop_duplicates("patient").fold.value_counts().tolist() == [40] * 10
+    assert table.drop_duplicates("patient").fold.value_counts().tolist() == [PATIENTS // 10] * 10
+    monkeypatch.setattr(sim, "dipole", lambda beats, *_: np.zeros((len(beats), 3, 1)))  # after the folds are drawn
+    monkeypatch.setattr(sim, "_noise", lambda rng, n, leads: np.zeros((n, leads, 1)))
     assert (sim.generate(sim.PATIENTS, sim.SEED).fold != 10).sum() == TRAINING_RECORDS["simulated"]
 
 
@@ -85,10 +87,10 @@ def test_conditions_are_as_frequent_as_they_should_be_and_planted_where_they_sho
         assert interval[other].mean() == pytest.approx(interval[~other].mean(), rel=0.05)
     swing = np.log(np.ptp(ecgs.signals, axis=2).astype(float)).mean(axis=1)
     gap = [swing[label].mean() - swing[~label].mean() for label in (sttc, cd, hyp)]
-    assert max(abs(gap[0]), abs(gap[1])) < 0.04 < 0.08 < gap[2], "of voltages, which durations leave alone"
+    assert max(abs(gap[0]), abs(gap[1])) < 0.05 < 0.08 < gap[2], "of voltages, which durations leave alone"
 
 
-def test_intervals_can_be_measured_in_the_signal() -> None:
+def test_intervals_and_infarcts_can_be_measured_in_the_signal() -> None:
     normal = heart()
     assert np.argmax(heart(qt=1.2)[520:560]) == pytest.approx(1.2 * (np.argmax(normal[520:560]) + 20) - 20, abs=1)
     p_wave = slice(470, 488)  # R at 500
@@ -96,12 +98,8 @@ def test_intervals_can_be_measured_in_the_signal() -> None:
     width = [(np.abs(lead[490:510]) > 0.3 * np.abs(lead).max()).sum() for lead in (normal, heart(qrs=1.5))]
     assert width[1] >= 1.3 * width[0]
     assert np.ptp(heart(qrs=1.5)) == pytest.approx(np.ptp(normal), rel=0.05)
-
-
-def test_infarct_shows_in_the_leads_that_face_it() -> None:
-    severity = np.array([0.0, 2.0])
-    for wall, lead in ((0, 1), (1, 4)):  # II, V3
-        vectors = sim._vectors(np.random.default_rng(0), severity, np.zeros(2), np.full(2, wall))
+    for wall, lead in ((0, 1), (1, 4)):  # II and V3 face an inferior and an anterior wall
+        vectors = sim._vectors(np.random.default_rng(0), np.array([0.0, 2.0]), np.zeros(2), np.full(2, wall))
         q = (sim._DOWER @ vectors[:, len(sim._KERNELS) :].transpose(0, 2, 1))[:, lead, 0]
         assert q[0] == 0
         assert q[1] < -0.1
@@ -111,11 +109,11 @@ def test_records_are_the_bytes_that_wfdb_writes(ecgs: sim.Simulated, written: Pa
     listing = json.loads((written / "records.json").read_text())
     assert listing["version"] == "simulated"
     assert listing["records"] == sorted(listing["records"])
-    assert len(listing["records"]) == 480
-    for index in (0, 479):
+    assert len(listing["records"]) == len(ecgs.signals)
+    for index in (0, -1):
         name = Path(listing["records"][index])
         wfdb.wrsamp(
-            name.name, 100, ["mV"] * 12, list(sim.LEADS), d_signal=ecgs.signals[index].T.astype(int), fmt=["16"] * 12,
+            name.name, 100, ["mV"] * 12, list(LEADS), d_signal=ecgs.signals[index].T.astype(int), fmt=["16"] * 12,
             adc_gain=[1000.0] * 12, baseline=[0] * 12, write_dir=str(tmp_path),
         )  # fmt: skip
         for suffix in (".hea", ".dat"):
@@ -130,7 +128,7 @@ def test_tables_give_the_labels(ecgs: sim.Simulated, written: Path) -> None:
     for codes, labels in zip(table.scp_codes.map(literal_eval), ecgs.labels, strict=True):
         assert set(codes) <= set(statements.index)
         found = {superclass[code] for code in codes if code in superclass}
-        assert found == {name for name, label in zip(sim.CLASSES, labels, strict=True) if label}
+        assert found == {name for name, label in zip(CLASSES, labels, strict=True) if label}
     np.testing.assert_array_equal(table.strat_fold, ecgs.fold)
     np.testing.assert_array_equal(table.patient_id, ecgs.patient_id)
     assert all((written / f"{name}.hea").exists() for name in table.filename_lr)

@@ -17,7 +17,6 @@ from metapt.domains.ecg.data.sources import CLASSES, LEADS, read_database, read_
 from metapt.errors import DataError
 
 NAMES = [f"records100/00000/0000{number}_lr" for number in (1, 2, 3)]
-
 DATABASE = """\
 ecg_id,patient_id,report,scp_codes,strat_fold,filename_lr
 1,15709.0,"two
@@ -36,33 +35,23 @@ IRBBB,incomplete right bundle branch block,1.0,,CD
 LVH,left ventricular hypertrophy,1.0,,HYP
 SR,sinus rhythm,,,
 """
+SIGNALS = np.random.default_rng(0).integers(-3000, 3000, (3, 12, 1000)).astype(np.int16)
 
 
-@pytest.fixture
-def tables(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
-    def write(database: str = DATABASE, statements: str = STATEMENTS) -> tuple[Path, Path]:
-        paths = tmp_path / "ptbxl_database.csv", tmp_path / "scp_statements.csv"
-        for path, text in zip(paths, (database, statements), strict=True):
-            path.write_text(text, encoding="utf-8")
-        return paths
-
-    return write
+def tables(folder: Path, database: str = DATABASE, statements: str = STATEMENTS, **form: str) -> tuple[Path, Path]:
+    paths = folder / "ptbxl_database.csv", folder / "scp_statements.csv"
+    for path, text in zip(paths, (database, statements), strict=True):
+        path.write_text(text, **{"encoding": "utf-8", **form})
+    return paths
 
 
-def draw_signals(number: int = 3) -> NDArray[np.int16]:
-    return np.random.default_rng(0).integers(-3000, 3000, (number, 12, 1000)).astype(np.int16)
-
-
-def write_record(
-    folder: Path, name: str, signal: NDArray[np.int16], gain: float = 1000, leads: tuple[str, ...] = LEADS
-) -> None:
+def write_record(folder: Path, name: str, signal: NDArray[np.int16], gain: float = 1000) -> None:
     """Write a record with wfdb: signal [leads, times]."""
-    target = folder / name
+    target, number = folder / name, len(signal)
     target.parent.mkdir(parents=True, exist_ok=True)
-    number = len(signal)
     wfdb.wrsamp(
-        target.name, 100, ["mV"] * number, list(leads), d_signal=signal.T.astype(np.int64), fmt=["16"] * number,
-        adc_gain=[gain] * number, baseline=[0] * number, write_dir=str(target.parent),
+        target.name, 100, ["mV"] * number, list(LEADS[:number]), d_signal=signal.T.astype(np.int64),
+        fmt=["16"] * number, adc_gain=[gain] * number, baseline=[0] * number, write_dir=str(target.parent),
     )  # fmt: skip
 
 
@@ -76,9 +65,9 @@ def write_header(folder: Path, name: str, signal: NDArray[np.int16], end: str = 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with three records that wfdb has written."""
+    """Return a folder with three records."""
     folder = tmp_path_factory.mktemp("written")
-    for name, signal in zip(NAMES, draw_signals(), strict=True):
+    for name, signal in zip(NAMES, SIGNALS, strict=True):
         write_record(folder, name, signal)
     return folder
 
@@ -87,136 +76,108 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def records(written: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """Return a folder with three records, with headers in two spellings."""
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
-    for name, signal in zip(NAMES, draw_signals(), strict=True):
+    for name, signal in zip(NAMES, SIGNALS, strict=True):
         write_header(tmp_path, name, signal, end=request.param)
     return tmp_path
 
 
-@pytest.fixture
-def one(written: Path, tmp_path: Path) -> Path:
-    """Return a folder whose first record is as PTB-XL's."""
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
-    write_header(tmp_path, NAMES[0], draw_signals(1)[0])
-    return tmp_path
-
-
-def test_the_database_is_read(tables: Callable[..., tuple[Path, Path]]) -> None:
-    table = pd.DataFrame(read_database(*tables()))
+@pytest.mark.parametrize("form", [{}, {"encoding": "utf-8-sig"}, {"newline": "\r\n"}])
+def test_the_database_is_read_as_any_editor_writes_it(form: dict[str, str], tmp_path: Path) -> None:
+    table = pd.DataFrame(read_database(*tables(tmp_path, **form)))
     assert list(table.columns) == ["ecg_id", "patient_id", "fold", *CLASSES, "filename_lr"]
     assert table.drop(columns="filename_lr").to_numpy().tolist() == [
-        [1, 15709, 3, 1, 0, 0, 0, 0],
-        [2, 13243, 10, 0, 1, 0, 0, 1],
-        [3, 15709, 3, 0, 0, 0, 0, 0],
-        [4, 20372, 10, 0, 0, 1, 1, 0],
-    ]
+        [1, 15709, 3, 1, 0, 0, 0, 0], [2, 13243, 10, 0, 1, 0, 0, 1],
+        [3, 15709, 3, 0, 0, 0, 0, 0], [4, 20372, 10, 0, 0, 1, 1, 0],
+    ]  # fmt: skip
     assert table["filename_lr"].tolist() == [*NAMES, "records100/00000/00004_lr"]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_tables_of_any_editor_are_read(tables: Callable[..., tuple[Path, Path]], encoding: str, newline: str) -> None:
-    paths = tables()
-    expected = pd.DataFrame(read_database(*paths))
-    for path, text in zip(paths, (DATABASE, STATEMENTS), strict=True):
-        path.write_text(text, encoding=encoding, newline=newline)
-    assert pd.DataFrame(read_database(*paths)).equals(expected)
+WRONG_TABLES = [
+    ("strat_fold,", "patient_id,strat_fold,", "has the column 'patient_id' twice"),
+    ("strat_fold,", "fold,", "lacks the column 'strat_fold'"),
+    (DATABASE, "", "lacks the column 'ecg_id'"),
+    (DATABASE, DATABASE.splitlines()[0], "has no records"),
+    ("\n3,", "\nx,", "line 5: ecg_id is 'x', and a whole number is expected"),
+    ("13243", "13243.5", "line 4: patient_id is '13243.5'"),
+    (",10,records100/00000/00002", ",11,records100/00000/00002", "ecg_id 2 is in fold 11; folds are 1 to 10"),
+    ("\n3,15709,,{},3,records100/00000/00003", "\n1,15709,,{},3,records100/00000/00001", "with ecg_id 1 twice"),
+    ("00003_lr", "00004_lr", r"line 5: filename_lr is .*/NNNNN/00003_lr is expected"),
+    ("records100/00000/00003_lr", "../../00000/00003_lr", r"line 5: filename_lr is '\.\./\.\./"),
+    (",{},", ",{,", "line 5: scp_codes is '{', which is no dict"),
+    (",{},", ",[],", r"line 5: scp_codes is '\[\]', and statements with likelihoods"),
+    (",{},", ",__import__('os').getcwd(),", "line 5: scp_codes is .*, which is no dict"),
+    ("'SR': 0}", "'SR': 'x'}", "line 6: scp_codes is .* likelihoods of 0 to 100"),
+    ("'SR': 0}", "'XYZ': 0}", r"line 6: the statement 'XYZ' is not one of scp_statements\.csv"),
+    ("4,20372", "4,15709", "the patient 15709 is in fold 10 and in another one"),
+    ("3,15709,,{}", "3,15709,,,{}", "line 5: more or fewer values than columns"),
+    ('lines",', "lines", "is no CSV file"),
+    ("diagnostic_class", "class", "lacks the column 'diagnostic_class'"),
+    ("1.0,,MI", "1.0,,XY", "line 3: a new statement with diagnostic 1.0 or empty"),
+    ("1.0,,MI", "2.0,,MI", "line 3: a new statement"),
+    ("IMI,", "AMI,", "line 4: a new statement"),
+]
+"""What is replaced in one of the tables, by what, and what the sentence says."""
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("strat_fold,", "patient_id,strat_fold,", "has the column 'patient_id' twice"),
-        ("strat_fold,", "fold,", "lacks the column 'strat_fold'"),
-        (DATABASE, "", "lacks the column 'ecg_id'"),
-        (DATABASE, DATABASE.splitlines()[0], "has no records"),
-        ("\n3,", "\nx,", r"line 5: ecg_id is 'x', and a whole number is expected"),
-        ("13243", "13243.5", r"line 4: patient_id is '13243.5'"),
-        (",10,records100/00000/00002", ",11,records100/00000/00002",
-         "the record with ecg_id 2 is in fold 11; folds are 1 to 10"),
-        ("\n3,15709,,{},3,records100/00000/00003", "\n1,15709,,{},3,records100/00000/00001",
-         "the record with ecg_id 1 twice"),
-        ("records100/00000/00003_lr", "records100/00000/00004_lr",
-         r"line 5: filename_lr is .*/NNNNN/00003_lr is expected"),
-        ("records100/00000/00003_lr", "../../00000/00003_lr", r"line 5: filename_lr is '\.\./\.\./"),
-        (",{},", ",{,", "line 5: scp_codes is '{', which is no dict"),
-        (",{},", ",[],", r"line 5: scp_codes is '\[\]', and statements with likelihoods"),
-        (",{},", ",__import__('os').getcwd(),", "line 5: scp_codes is .*, which is no dict"),
-        ("'SR': 0}", "'SR': 'x'}", "line 6: scp_codes is .* likelihoods of 0 to 100"),
-        ("'SR': 0}", "'XYZ': 0}", r"line 6: the statement 'XYZ' is not one of scp_statements\.csv"),
-        ("4,20372", "4,15709", "the patient 15709 is in fold 10 and in another one"),
-        ("3,15709,,{}", "3,15709,,,{}", "line 5: more or fewer values than columns"),
-        ("lines\",", "lines", "is no CSV file"),
-    ],
-)  # fmt: skip
-def test_wrong_databases(tables: Callable[..., tuple[Path, Path]], old: str, new: str, message: str) -> None:
-    assert old in DATABASE
-    with pytest.raises(DataError, match=message) as raised:
-        read_database(*tables(DATABASE.replace(old, new)))
-    assert "ptbxl_database.csv" in str(raised.value)
+@pytest.mark.parametrize(("old", "new", "message"), WRONG_TABLES)
+def test_wrong_tables(tmp_path: Path, old: str, new: str, message: str) -> None:
+    name = "ptbxl_database" if old in DATABASE else "scp_statements"
+    paths = tables(tmp_path, DATABASE.replace(old, new), STATEMENTS.replace(old, new))
+    with pytest.raises(DataError, match=rf"{name}\.csv.*{message}"):
+        read_database(*paths)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("diagnostic_class", "class", "lacks the column 'diagnostic_class'"),
-        ("1.0,,MI", "1.0,,XY", "line 3: a new statement with diagnostic 1.0 or empty"),
-        ("1.0,,MI", "2.0,,MI", "line 3: a new statement"),
-        ("IMI", "AMI", "line 4: a new statement"),
-    ],
-)
-def test_wrong_statements(tables: Callable[..., tuple[Path, Path]], old: str, new: str, message: str) -> None:
-    with pytest.raises(DataError, match=rf"scp_statements\.csv.* {message}"):
-        read_database(*tables(statements=STATEMENTS.replace(old, new)))
+def test_missing_and_binary_tables(tmp_path: Path) -> None:
+    database, statements = tables(tmp_path)
 
+    def refused(message: str) -> None:
+        with pytest.raises(DataError, match=rf"ptbxl_database\.csv {message}"):
+            read_database(database, statements)
 
-def test_missing_and_binary_tables(tables: Callable[..., tuple[Path, Path]]) -> None:
-    database, statements = tables()
     database.write_bytes(b"ecg_id,\xff\n")
-    with pytest.raises(DataError, match=r"ptbxl_database\.csv is cut or altered: it is no CSV file"):
-        read_database(database, statements)
+    refused("is cut or altered: it is no CSV file")
     database.unlink()
-    with pytest.raises(DataError, match=r"ptbxl_database\.csv is missing"):
-        read_database(database, statements)
+    refused("is missing")
     database.mkdir()
-    with pytest.raises(DataError, match=r"ptbxl_database\.csv can't be read: Is a directory"):
-        read_database(database, statements)
+    refused("can't be read: Is a directory")
 
 
 def test_the_records_are_read(records: Path) -> None:
     signals = read_signals(records, NAMES)
     assert signals.dtype == np.int16
     assert signals.flags.c_contiguous
-    np.testing.assert_array_equal(signals, draw_signals())
-    np.testing.assert_array_equal(read_signals(records, NAMES[::-1]), draw_signals()[::-1])
-    theirs, fields = wfdb.rdsamp(str(records / NAMES[1]))
-    assert tuple(fields["sig_name"]) == LEADS
-    np.testing.assert_array_equal(signals[1].T, np.rint(1000 * theirs))
+    np.testing.assert_array_equal(signals, SIGNALS)
+    np.testing.assert_array_equal(read_signals(records, NAMES[::-1]), SIGNALS[::-1])
 
 
-@pytest.mark.parametrize(
-    ("suffix", "change", "message"),
-    [
-        (".dat", lambda content: content[:-1], r"is cut: it has 23999 bytes instead of 24000"),
-        (".dat", lambda content: content + b"\0", r"is overlong: it has 24001 bytes"),
-        (".dat", lambda content: b"\1\0" + content[2:], r"or its header is altered: the first value of lead I is 1,"),
-        (".dat", lambda content: content[:-2] + bytes([content[-2] ^ 1, content[-1]]),
-         r"altered: the checksum of lead V6 is"),
-        (".hea", lambda _: b"", r"is cut or altered: wfdb can't read it"),
-        (".hea", lambda content: content.replace(b"00002_lr 12 100", b"00002_lr 12 500"), "fs is 500, not 100"),
-        (".hea", lambda content: content.replace(b"00002_lr 12 100 1000", b"00002_lr 12 100 999"),
-         "sig_len is 999, not 1000"),
-        (".hea", lambda content: content.replace(b"00002_lr 12", b"00003_lr 12"), "record_name is 00003_lr"),
-        (".hea", lambda content: content.replace(b"00002_lr.dat", b"00003_lr.dat"), r"file_name is \['00003_lr\.dat'"),
-        (".hea", lambda content: content.replace(b".dat 16", b".dat 212"), r"fmt is \['212'"),
-        (".hea", lambda content: content.replace(b"1000.0(0)", b"1000.0(5)"), r"baseline is \[5"),
-        (".hea", lambda content: content.replace(b"/mV", b"/uV"), r"units is \['uV'"),
-        (".hea", lambda content: content.replace(b" AVR", b" AVX"), r"sig_name is \['I', 'II', 'III', 'AVX'"),
-        (".hea", lambda content: content.replace(b" 0 V6", b"9999999999999999999 0 V6"),
-         "its first values or checksums are"),
-        (".hea", lambda content: content.replace(b" 0 V6\n", b"\n"), "is no header|its first values or checksums are"),
-        (".hea", lambda content: content.replace(b".dat 16", b".dat 16+24"), r"byte_offset is \[24"),
-    ],
-)  # fmt: skip
+FOUND = {
+    "is cut: it has 23999 bytes instead of 24000": lambda dat: dat[:-1],
+    "is overlong: it has 24001 bytes": lambda dat: dat + b"\0",
+    "or its header is altered: the first value of lead I is 1,": lambda dat: b"\1\0" + dat[2:],
+    "altered: the checksum of lead V6 is": lambda dat: dat[:-2] + bytes([dat[-2] ^ 1, dat[-1]]),
+}
+HEADERS = [
+    (b"00002_lr 12 100", b"00002_lr 12 500", "fs is 500, not 100"),
+    (b"00002_lr 12 100 1000", b"00002_lr 12 100 999", "sig_len is 999, not 1000"),
+    (b"00002_lr 12", b"00003_lr 12", "record_name is 00003_lr"),
+    (b"00002_lr.dat", b"00003_lr.dat", r"file_name is \['00003_lr\.dat'"),
+    (b".dat 16", b".dat 212", r"fmt is \['212'"),
+    (b".dat 16", b".dat 16+24", r"byte_offset is \[24"),
+    (b"1000.0(0)", b"1000.0(5)", r"baseline is \[5"),
+    (b"/mV", b"/uV", r"units is \['uV'"),
+    (b" AVR", b" AVX", r"sig_name is \['I', 'II', 'III', 'AVX'"),
+    (b" 0 V6", b"9999999999999999999 0 V6", "its first values or checksums are"),
+    (b" 0 V6\n", b"\n", "is no header|its first values or checksums are"),
+]
+"""What is replaced in a header, by what, and what the sentence says."""
+WRONG: list[tuple[str, Callable[[bytes], bytes], str]] = [
+    *((".dat", change, message) for message, change in FOUND.items()),
+    (".hea", lambda hea: b"", "is cut or altered: wfdb can't read it"),
+    *((".hea", lambda hea, old=old, new=new: hea.replace(old, new), message) for old, new, message in HEADERS),
+]
+
+
+@pytest.mark.parametrize(("suffix", "change", "message"), WRONG)
 def test_wrong_records(records: Path, suffix: str, change: Callable[[bytes], bytes], message: str) -> None:
     path = records / f"{NAMES[1]}{suffix}"
     content = path.read_bytes()
@@ -225,26 +186,27 @@ def test_wrong_records(records: Path, suffix: str, change: Callable[[bytes], byt
     with pytest.raises(DataError, match=message) as raised:
         read_signals(records, NAMES)
     assert str(raised.value).startswith(str(path))
-    assert str(raised.value).endswith(
-        "remove records.json and download again, which replaces what is missing or wrong."
-    )
+    assert str(raised.value).endswith("records.json and download again, which replaces what is missing or wrong.")
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (b"1000.0(0)/mV", b"1000/mV"),
-        (b"1000.0(0)/mV", b"1000(0)/mV"),
-        (b"1000.0(0)/mV", b"1000.0/mV"),
-        (b"\n", b"\r\n"),
-        (b"00001_lr 12", b"\xef\xbb\xbf00001_lr 12"),
-    ],
-)
-def test_headers_of_any_editor_and_other_spellings_of_the_gain_are_read(one: Path, old: bytes, new: bytes) -> None:
-    header = one / f"{NAMES[0]}.hea"
+GAIN, START = b"1000.0(0)/mV", b"00001_lr 12"
+
+
+SPELLINGS = [
+    *((GAIN, gain) for gain in (b"1000/mV", b"1000(0)/mV", b"1000.0/mV")),
+    (b"\n", b"\r\n"),
+    (START, b"\xef\xbb\xbf" + START),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), SPELLINGS)
+def test_headers_of_any_editor_and_other_spellings_of_the_gain_are_read(tmp_path: Path, old: bytes, new: bytes) -> None:
+    write_record(tmp_path, NAMES[0], SIGNALS[0])
+    write_header(tmp_path, NAMES[0], SIGNALS[0])
+    header = tmp_path / f"{NAMES[0]}.hea"
     assert old in header.read_bytes()
     header.write_bytes(header.read_bytes().replace(old, new))
-    np.testing.assert_array_equal(read_signals(one, NAMES[:1]), draw_signals(1))
+    np.testing.assert_array_equal(read_signals(tmp_path, NAMES[:1]), SIGNALS[:1])
 
 
 def long_file(path: Path) -> None:
@@ -252,34 +214,36 @@ def long_file(path: Path) -> None:
         file.truncate(1 << 32)
 
 
+ENDLESS: list[tuple[Callable[[Path], object], str]] = [
+    (os.mkfifo, "it is a pipe or a device"),
+    (lambda path: path.symlink_to("/dev/zero"), "it is a pipe or a device"),
+    (long_file, "is overlong"),
+    (lambda path: None, "00001_lr.* is missing: remove records.json and download again"),
+    (Path.mkdir, "00001_lr.* can't be read"),
+]
+
+
 @pytest.mark.parametrize("suffix", [".hea", ".dat"])
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda path: os.mkfifo(path), "it is a pipe or a device"),
-        (lambda path: path.symlink_to("/dev/zero"), "it is a pipe or a device"),
-        (long_file, "is overlong"),
-        (lambda path: None, "00001_lr.* is missing: remove records.json and download again"),
-        (lambda path: path.mkdir(), "00001_lr"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), ENDLESS)
 def test_what_is_missing_or_has_no_end_is_not_read(
-    one: Path, suffix: str, make: Callable[[Path], None], message: str
+    tmp_path: Path, suffix: str, make: Callable[[Path], None], message: str
 ) -> None:
-    path = one / f"{NAMES[0]}{suffix}"
+    write_record(tmp_path, NAMES[0], SIGNALS[0])
+    write_header(tmp_path, NAMES[0], SIGNALS[0])
+    path = tmp_path / f"{NAMES[0]}{suffix}"
     path.unlink()
     make(path)
     with pytest.raises(DataError, match=message):
-        read_signals(one, NAMES[:1])
+        read_signals(tmp_path, NAMES[:1])
 
 
 def test_invalid_values_another_gain_and_another_number_of_leads_are_refused(tmp_path: Path) -> None:
-    first, *others = draw_signals()
+    first, *others = SIGNALS.copy()
     first[7, 500] = -(2**15)
     write_record(tmp_path, NAMES[0], first)
     write_header(tmp_path, NAMES[0], first)
     write_record(tmp_path, NAMES[1], others[0], gain=200)
-    write_record(tmp_path, NAMES[2], others[1][:3], leads=LEADS[:3])
+    write_record(tmp_path, NAMES[2], others[1][:3])
     words = (r"00001_lr\.dat has invalid values \(-32768\) in lead V2", r"adc_gain is \[200", "n_sig is 3, not 12")
     for name, message in zip(NAMES, words, strict=True):
         with pytest.raises(DataError, match=message):

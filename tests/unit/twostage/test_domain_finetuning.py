@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from metapt.domains.ecg import finetune as ecg_finetune
 from metapt.domains.ecg import resnet1d
 from metapt.domains.ecg.config import EcgFinetuning
-from metapt.domains.ecg.finetune import EcgFinetuneProblem, Labelled, Sets
+from metapt.domains.ecg.data.dataset import Labelled
+from metapt.domains.ecg.finetune import EcgFinetuneProblem, Sets
 from metapt.domains.ppi import gin
 from metapt.domains.ppi.config import Network, PpiFinetuning
 from metapt.domains.ppi.data import dataset as ppi_features

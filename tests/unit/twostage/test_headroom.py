@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metapt.domains.ecg import quantities as ecg
+from metapt.domains.ecg import stages as ecg
 from metapt.domains.mnist import quantities as mnist
 from metapt.domains.mnist.experiments.headroom.report import MnistHeadroom
 from metapt.domains.ppi import stages as ppi

@@ -14,20 +14,14 @@ from torch import Tensor
 
 from metapt import method
 from metapt.domains.ecg import config
-from metapt.domains.ecg.batches import JointBatches, SupervisedBatches
+from metapt.domains.ecg.augment import SCALE, Policy
+from metapt.domains.ecg.batches import JointBatches, LabelledSets, SupervisedBatches
 from metapt.domains.ecg.bissl import HEAD_EPOCHS, PLAIN, AnchoredProblem, AnchorPretraining, bissl_settings
 from metapt.domains.ecg.cross_validation import check_folds, cross_validated_auroc, cross_validated_loss
-from metapt.domains.ecg.policy import SCALE, Policy
-from metapt.domains.ecg.problem import JointProblem, LabelledBatch, SupervisedProblem
-from metapt.domains.ecg.quantities import (
-    CANDIDATE_LOSS,
-    CANDIDATE_STRENGTH,
-    DISPLACEMENT,
-    WARP_SCALE,
-    WARP_STRENGTH,
-)
+from metapt.domains.ecg.problem import JointProblem, SupervisedProblem
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.domains.ecg.setting import Setting, policy_of
+from metapt.domains.ecg.stages import CANDIDATE_LOSS, CANDIDATE_STRENGTH, DISPLACEMENT, WARP_SCALE, WARP_STRENGTH
 from metapt.errors import TrainingError
 from metapt.evaluation import metrics
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
@@ -138,7 +132,7 @@ def _network_group(arm: config.EcgMeta | config.OptSla) -> dict[str, dict[str, f
     return {"network.*": {"lr": arm.network_lr}} if arm.warp.network_width else {}
 
 
-def meta_labelled(arm: config.EcgMeta, setting: Setting) -> dict[str, tuple[np.ndarray, int]]:
+def meta_labelled(arm: config.EcgMeta, setting: Setting) -> LabelledSets:
     """Return the FT sets of an arm and the sizes of their minibatches, as `SimclrBatches` takes them.
 
     A fitted head takes all ECGs of a set. A cross-fitted head takes all ECGs of both sets, one fold at a time.
@@ -205,11 +199,11 @@ def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
     """Learn the warp in supervised training of the whole network on the FT training set, then pre-train with it."""
     policy = policy_of(arm.warp)
     train, validation = setting.finetune
-    problem = SupervisedProblem(setting.encoder, policy)
+    problem = SupervisedProblem(Encoder(setting.width), policy)
     start = setting.initial()
     network = Pretrained(problem.whole(start.encoder, setting.initial_head()), {}, start.buffers)
     labelled = {"train": (train, arm.batch_size), "validation": (validation, len(validation))}
-    batches = SupervisedBatches(setting.dataset, setting.views, labelled, setting.seed)
+    batches = SupervisedBatches(setting.dataset, setting.pretrain, labelled, setting.seed)
     steps = arm.epochs * max(1, len(train) // arm.batch_size)
     iterations, remainder = method.whole_iterations(steps, arm.pretrain_steps)
     settings = MetaSettings(
@@ -228,17 +222,6 @@ def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
     loop.run("OptSLA, supervised", checkpoint, recorder=recorder)
     run = _fixed(setting, policy, detached(loop.averaged_meta))
     return dataclasses.replace(run, series=recorder.rows(), checkpoints=[*run.checkpoints, checkpoint])
-
-
-def evaluate_encoder(
-    setting: Setting, pretrained: Pretrained, labelled: LabelledBatch, fold: Tensor, l2: float
-) -> float:
-    """Return the cross-validated FT loss of a head that is fitted to the features of an encoder.
-
-    `fold` [n] is the fold of each labelled ECG.
-    """
-    features, labels = setting.features(pretrained, labelled)
-    return cross_validated_loss(features, labels, fold, l2)
 
 
 def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
@@ -260,7 +243,7 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
         label = f"candidate {index + 1}, strength {strength:.3g}"
         try:
             trainer.run(setting.initial_meta(tried), steps, label, checkpoints[-1])
-            losses.append(evaluate_encoder(setting, trainer.pretrained, labelled, fold, _L2))
+            losses.append(cross_validated_loss(*setting.features(trainer.pretrained, labelled), fold, _L2))
         except TrainingError as error:
             log.warning("%s has no result: %s", label, error)
             losses.append(math.nan)

@@ -1,19 +1,33 @@
-"""Random views of ECGs: crop, jitter, then a random temporal warp (appendix "ECG Data Augmentations").
+"""Random views of ECGs: crop, jitter, then a random temporal warp (appendix "ECG Data Augmentations"), and its policy.
 
 All functions are batched and run on the signals' device. The random numbers come in as `Draws`, so a view is a pure
 function of signals, draws and the warp's strength. It is differentiable only with respect to the strength, through the
-warp.
+warp. The policy, which is learned, gives each ECG's strength (Section 6.1, "Meta-Parameterized SimCLR"): scale(m) times
+2 sigmoid(network(signal)), a global scale times a factor between 0 and 2.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from metapt.domains.ecg.config import EcgPretraining
+from metapt.domains.ecg.data.sources import LEADS
+from metapt.domains.ecg.resnet1d import KERNEL, as_images
+from metapt.hypergrad import Params
+from metapt.hypergrad.layers.batch_norm import batch_norm
+from metapt.hypergrad.layers.relu import relu_
+
+LAYERS = 4  # of the policy's network
+SCALE = "scale"
+"""Name of the global scale m among the meta-parameters."""
+_STRENGTH_AT_ONE = 100.0
 
 SQUARINGS = 5
 COARSENING = 4
@@ -34,32 +48,19 @@ class Draws(NamedTuple):
     velocity: Tensor  # standard normal, [views, samples]
 
 
-def draw(
-    views: int,
-    samples: int,
-    leads: int,
-    jitter: Literal["fixed", "uniform"],
-    generator: torch.Generator,
-    dtype: torch.dtype = torch.float32,
-    *,
-    crop: float,
-    noise: float,
-) -> Draws:
-    """Draw the random numbers of `views` views on the generator's device.
-
-    A crop zeroes a share of a lead that is drawn from 0 to `crop`. A `fixed` jitter is `noise` times each lead's
-    standard deviation, a `uniform` one is drawn from 0 to `noise` for each view.
-    """
+def draw(views: int, samples: int, given: EcgPretraining, generator: torch.Generator) -> Draws:
+    """Draw the random numbers of `views` views, as PT is given them, on the generator's device."""
 
     def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator, device=generator.device, dtype=dtype)
+        return torch.rand(*shape, generator=generator, device=generator.device)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, device=generator.device, dtype=dtype)
+        return torch.randn(*shape, generator=generator, device=generator.device)
 
-    share = uniform(views) if jitter == "uniform" else torch.ones(views, device=generator.device, dtype=dtype)
+    share = uniform(views) if given.jitter == "uniform" else torch.ones(views, device=generator.device)
+    leads = len(LEADS)
     start, length = uniform(views, leads), uniform(views, leads)
-    return Draws(start, crop * length, noise * share, normal(views, samples, leads), normal(views, samples))
+    return Draws(start, given.crop * length, given.noise * share, normal(views, samples, leads), normal(views, samples))
 
 
 def crop_and_jitter(signals: Tensor, draws: Draws) -> Tensor:
@@ -128,3 +129,71 @@ def _gaussian(reach: float, unit_variance: bool, device: torch.device, dtype: to
     radius = math.ceil(reach * SIGMA)
     kernel = torch.exp(-0.5 * (torch.arange(-radius, radius + 1, dtype=torch.float64) / SIGMA) ** 2)
     return (kernel / (kernel.square().sum().sqrt() if unit_variance else kernel.sum())).to(device, dtype)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The warp, and how its strength depends on the meta-parameters (see `metapt.domains.ecg.config.Warp`)."""
+
+    smoothing: Smoothing
+    scale: Literal["square", "log"]
+    initial_scale: float
+    network_width: int
+
+    def initial(self, generator: torch.Generator) -> Params:
+        """Return the initial meta-parameters: the scale, and a network with torch's default initialisation."""
+        start = self.initial_scale if self.scale == "square" else math.log(self.initial_scale)
+        meta: Params = {SCALE: torch.tensor(float(start))}
+        channels = len(LEADS)
+        for layer in range(LAYERS if self.network_width else 0):
+            width = self.network_width
+            bound = (channels * KERNEL) ** -0.5
+            shape = (width, channels, 1, KERNEL)
+            weight = (2 * torch.rand(shape, generator=generator) - 1) * bound
+            meta[f"network.{layer}.weight"] = weight.to(memory_format=torch.channels_last)
+            meta[f"network.{layer}.norm_weight"] = torch.ones(width)
+            meta[f"network.{layer}.norm_bias"] = torch.zeros(width)
+            channels = width
+        if self.network_width:
+            bound = channels**-0.5
+            meta["network.out.weight"] = (2 * torch.rand(1, channels, generator=generator) - 1) * bound
+            meta["network.out.bias"] = (2 * torch.rand(1, generator=generator) - 1) * bound
+        return meta
+
+    def strength(self, meta: Params, signals: Tensor) -> Tensor:
+        """Return the standard deviation of each ECG's velocity, [batch], for signals [batch, samples, leads]."""
+        scale = self.global_strength(meta)
+        if not self.network_width:
+            return scale.expand(len(signals))
+        return scale * _network(meta, signals)
+
+    def global_strength(self, meta: Params) -> Tensor:
+        """Return the strength for a network output of 1, a scalar."""
+        scale = meta[SCALE]
+        return _STRENGTH_AT_ONE * scale * scale if self.scale == "square" else scale.exp()
+
+    def displacement(self, strength: Tensor, velocity: Tensor) -> Tensor:
+        """Return the displacement field of the warp, see `augment.displacement`."""
+        return displacement(strength, velocity, self.smoothing)
+
+
+def views(policy: Policy, strength: Tensor, signals: Tensor, draws: Draws) -> Tensor:
+    """Return k views of each of n signals [n, samples, 12] at a strength [n] by crop, jitter and warp, [k * n, ...]."""
+    copies = len(draws.velocity) // len(signals)
+    field = policy.displacement(strength.repeat(copies), draws.velocity)
+    return warp(crop_and_jitter(signals.repeat(copies, 1, 1), draws), field)
+
+
+def _network(meta: Params, signals: Tensor) -> Tensor:
+    """Return the network's output [batch] in (0, 2) for signals [batch, samples, leads].
+
+    Four layers of convolution, BatchNorm and ReLU; average over time; linear layer; 2 sigmoid. BatchNorm always uses
+    the statistics of the minibatch, since a meta-parameter has no running ones.
+    """
+    hidden = as_images(signals)
+    for layer in range(LAYERS):
+        hidden = F.conv2d(hidden, meta[f"network.{layer}.weight"], stride=(1, 2), padding=(0, KERNEL // 2))
+        weight, bias = meta[f"network.{layer}.norm_weight"], meta[f"network.{layer}.norm_bias"]
+        hidden = relu_(batch_norm(hidden, weight, bias))
+    pooled = hidden.mean((2, 3))
+    return 2 * torch.sigmoid(F.linear(pooled, meta["network.out.weight"], meta["network.out.bias"])).squeeze(1)

@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from metapt.domains.ecg.augment import Draws, draw
-from metapt.domains.ecg.data.dataset import Dataset, patient_folds
-from metapt.domains.ecg.problem import AugmentedBatch, JointBatch, LabelledBatch, UnlabelledBatch
+from metapt.domains.ecg.config import EcgPretraining
+from metapt.domains.ecg.data.dataset import Dataset, Labelled, patient_folds
+from metapt.domains.ecg.problem import AugmentedBatch, JointBatch, UnlabelledBatch
 from metapt.training.batches import StreamBatches
 from metapt.training.seeds import generator
 from metapt.training.streams import ShuffledStream, to_device
 
-Jitter = Literal["fixed", "uniform"]
-
-
-class Views:
-    """Draws for views, see `draw`, from a generator on the device that is seeded by `name` and `seed`."""
-
-    def __init__(
-        self,
-        name: str,
-        seed: int,
-        samples: int,
-        leads: int,
-        jitter: Jitter,
-        device: str,
-        crop: float,
-        noise: float,
-    ) -> None:
-        self._generator = generator(f"ecg {name}", seed, device=device)
-        self._shape = (samples, leads)
-        self._jitter, self._crop, self._noise = jitter, crop, noise
-
-    def __call__(self, count: int) -> Draws:
-        return draw(count, *self._shape, self._jitter, self._generator, crop=self._crop, noise=self._noise)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._generator.set_state(state["generator"])
+LabelledSets = dict[str, tuple[np.ndarray, int]]
+"""Set of labelled ECGs -> its ECGs, and the size of its minibatches; "folds" -> all ECGs, and the number of folds."""
 
 
 class FoldStream(ShuffledStream):
@@ -80,75 +53,73 @@ class _EcgBatches(StreamBatches):
     """FT minibatches of labelled ECGs, and draws for views of PT steps and of hypergradients; see `SimclrBatches`."""
 
     def __init__(
-        self,
-        dataset: Dataset,
-        views: Callable[[str], Views],
-        labelled: dict[str, tuple[np.ndarray, int]],
-        seed: int,
-        permuted_labels: bool = False,
+        self, dataset: Dataset, given: EcgPretraining, labelled: LabelledSets, seed: int, permuted_labels: bool = False
     ) -> None:
-        self._views = {"pretrain": views("views"), "hypergradient": views("hypergradient views")}
-        sets = {name: chosen for name, (chosen, _) in labelled.items()}
-        labels = {name: _permuted(own, name, seed) if permuted_labels else own for name, own in sets.items()}
-        self._labelled = {
-            name: LabelledBatch(dataset.signals(own), dataset.labels(labels[name])) for name, own in sets.items()
+        self._dataset, self._given = dataset, given
+        self._views = {
+            name: generator(f"ecg {stream}", seed, device=dataset.device)
+            for name, stream in (("pretrain", "views"), ("hypergradient", "hypergradient views"))
         }
-        sizes = {name: size for name, (_, size) in labelled.items() if name != "folds"}
-        streams = {name: _stream(name, len(sets[name]), size, seed) for name, size in sizes.items()}
-        if "folds" in labelled:
-            chosen, count = labelled["folds"]
-            streams["folds"] = FoldStream(dataset.records.patients[chosen], count, generator("ecg folds batches", seed))
+        self._labelled, streams = dict[str, Labelled](), dict[str, ShuffledStream]()
+        for name, (own, size) in labelled.items():
+            labels = _permuted(own, name, seed) if permuted_labels else own
+            self._labelled[name] = Labelled(dataset.signals(own), dataset.labels(labels))
+            if name == "folds":
+                patients = dataset.records.patients[own]
+                streams[name] = FoldStream(patients, size, generator("ecg folds batches", seed))
+            else:
+                streams[name] = _stream(name, len(own), size, seed)
         super().__init__(streams)
 
-    def train(self) -> LabelledBatch:
+    def train(self) -> Labelled:
         return self._finetune("train")
 
-    def validation(self) -> LabelledBatch:
+    def validation(self) -> Labelled:
         return self._finetune("validation")
 
-    def _finetune(self, name: str) -> LabelledBatch:
+    def _finetune(self, name: str) -> Labelled:
         name = "folds" if "folds" in self._labelled else name
         return self._next(name, name)
 
-    def _next(self, stream: str, part: str) -> LabelledBatch:
+    def _next(self, stream: str, part: str) -> Labelled:
         labelled = self._labelled[part]
         indices = to_device(self._streams[stream].next()[0], labelled.labels.device)
-        return LabelledBatch(labelled.signals[indices], labelled.labels[indices])
+        return Labelled(labelled.signals[indices], labelled.labels[indices])
+
+    def _draws(self, name: str, views: int) -> Draws:
+        return draw(views, self._dataset.samples, self._given, self._views[name])
 
     def state_dict(self) -> dict[str, Any]:
-        views = {name: views.state_dict() for name, views in self._views.items()}
+        views = {name: own.get_state() for name, own in self._views.items()}
         return {"streams": super().state_dict(), "views": views}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state["streams"])
-        for name, views in self._views.items():
-            views.load_state_dict(state["views"][name])
+        for name, own in self._views.items():
+            own.set_state(state["views"][name])
 
 
 class SimclrBatches(_EcgBatches):
     """PT minibatches of the unlabelled ECGs `indices`, also for hypergradients, and FT minibatches of labelled ones.
 
-    `labelled` maps a set ("train", "validation") to its ECGs and the size of its minibatches. For cross-fitting, it
-    maps "folds" to all labelled ECGs and the number of folds; training and validation minibatches are then successive
-    folds. With `permuted_labels` the labels of a set are permuted over its ECGs. `views` takes a name and returns its
-    source of draws. Arms with the same PT settings `signals`, `batch_size`, `jitter`, `crop` and `noise` have the same
-    minibatches and draws for a PT `seed`.
+    The sets of labelled ECGs are "train" and "validation", or, for cross-fitting, "folds": training and validation
+    minibatches are then successive folds. With `permuted_labels` the labels of a set are permuted over its ECGs. Arms
+    with the same PT settings `signals`, `batch_size`, `jitter`, `crop` and `noise` have the same minibatches and draws
+    for a PT `seed`.
     """
 
     def __init__(
         self,
         dataset: Dataset,
         indices: np.ndarray,
-        batch_size: int,
-        views: Callable[[str], Views],
-        labelled: dict[str, tuple[np.ndarray, int]],
+        given: EcgPretraining,
+        labelled: LabelledSets,
         seed: int,
         permuted_labels: bool = False,
     ) -> None:
-        super().__init__(dataset, views, labelled, seed, permuted_labels)
-        self._dataset = dataset
+        super().__init__(dataset, given, labelled, seed, permuted_labels)
         self._raw = dataset.raw(indices)
-        self._streams |= {name: _stream(name, len(indices), batch_size, seed) for name in self._views}
+        self._streams |= {name: _stream(name, len(indices), given.batch_size, seed) for name in self._views}
 
     def pretrain(self) -> UnlabelledBatch:
         return self._unlabelled("pretrain")
@@ -162,7 +133,7 @@ class SimclrBatches(_EcgBatches):
 
     def _unlabelled(self, name: str) -> UnlabelledBatch:
         indices = to_device(self._streams[name].next()[0], self._raw.device)
-        return UnlabelledBatch(self._dataset.normalise(self._raw[indices]), self._views[name](2 * len(indices)))
+        return UnlabelledBatch(self._dataset.normalise(self._raw[indices]), self._draws(name, 2 * len(indices)))
 
 
 class JointBatches(SimclrBatches):
@@ -175,10 +146,8 @@ class JointBatches(SimclrBatches):
 class SupervisedBatches(_EcgBatches):
     """Minibatches of supervised learning on augmented ECGs, one view of each."""
 
-    def __init__(
-        self, dataset: Dataset, views: Callable[[str], Views], labelled: dict[str, tuple[np.ndarray, int]], seed: int
-    ) -> None:
-        super().__init__(dataset, views, labelled, seed)
+    def __init__(self, dataset: Dataset, given: EcgPretraining, labelled: LabelledSets, seed: int) -> None:
+        super().__init__(dataset, given, labelled, seed)
         chosen, size = labelled["train"]
         self._streams["hypergradient"] = _stream("hypergradient", len(chosen), size, seed)
 
@@ -189,8 +158,8 @@ class SupervisedBatches(_EcgBatches):
         """Return the training minibatch of a hypergradient, from streams of its own."""
         return self._augmented(self._next("hypergradient", "train"), "hypergradient")
 
-    def _augmented(self, batch: LabelledBatch, name: str) -> AugmentedBatch:
-        return AugmentedBatch(batch.signals, batch.labels, self._views[name](len(batch.signals)))
+    def _augmented(self, batch: Labelled, name: str) -> AugmentedBatch:
+        return AugmentedBatch(batch.signals, batch.labels, self._draws(name, len(batch.signals)))
 
 
 def _permuted(indices: np.ndarray, name: str, seed: int) -> np.ndarray:

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from metapt.domains.ecg import config
 from metapt.domains.ecg.batches import SimclrBatches
-from metapt.domains.ecg.problem import LabelledBatch, SimclrProblem, UnlabelledBatch, classification_loss
+from metapt.domains.ecg.data.dataset import Labelled
+from metapt.domains.ecg.problem import SimclrProblem, UnlabelledBatch, classification_loss
 from metapt.hypergrad import Adam, ConjugateGradient, Params, Pretrained, Unroll
 from metapt.hypergrad.inverse import Matvec, SolveResult
 from metapt.hypergrad.params import Vector, add, leaves, scaled, vjp
@@ -68,10 +69,10 @@ class AnchoredProblem:
         squares = [(value - meta[name]).square().sum() for name, value in pretrained.encoder.items()]
         return self.simclr.pretrain_loss(pretrained, self.warp, batch) + self.weight / 2 * torch.stack(squares).sum()
 
-    def encode(self, encoder: Params, batch: LabelledBatch) -> Tensor:
+    def encode(self, encoder: Params, batch: Labelled) -> Tensor:
         return self.simclr.encode(encoder, batch)
 
-    def head_loss(self, head: Params, features: Tensor, batch: LabelledBatch) -> Tensor:
+    def head_loss(self, head: Params, features: Tensor, batch: Labelled) -> Tensor:
         return self.simclr.head_loss(head, features, batch)
 
 

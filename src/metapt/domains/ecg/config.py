@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from metapt.domains.ecg.data.sections import FolderKey, check_source
+from metapt.domains.ecg.data import FolderKey
 from metapt.method import MetaArm, NeumannSeries, Recompute
 from metapt.sections import Count, Distinct, DomainSection, FinetuneSeeds, Positive, Rate, Section, Seeds, key
 from metapt.twostage.arms import Changes, ComparedArm, changed, check_controls
@@ -329,7 +329,12 @@ class EcgSettings(DomainSection):
 
     @model_validator(mode="after")
     def _folder_is_the_source(self) -> EcgSettings:
-        check_source(self.source, self.folder, self.samples)
+        if (self.source == "folder") != (self.folder is not None):
+            raise ValueError(
+                f"source is {self.source!r}; legal: `source: folder` and the key folder, or none of the two"
+            )
+        if self.folder is not None and self.samples != 1000:
+            raise ValueError("samples is for PTB-XL; with `source: folder`, give folder.seconds in its place")
         return self
 
     @model_validator(mode="after")
@@ -339,10 +344,11 @@ class EcgSettings(DomainSection):
                 continue
             if arm.warp != Warp():
                 raise ValueError(f"arms.{name} has warp and warp_of; leave one of them out")
-            source = arm.warp_of.of
-            if not (source in self.arms and learns_warp(self.arms[source])):
-                legal = ", ".join(other for other, each in self.arms.items() if learns_warp(each))
-                raise ValueError(f"arms.{name}.warp_of.of is {source!r}, which learns no warp; legal: {legal}")
+            legal = [other for other, each in self.arms.items() if isinstance(each, EcgMeta | OptSla)]
+            if (source := arm.warp_of.of) not in legal:
+                raise ValueError(
+                    f"arms.{name}.warp_of.of is {source!r}, which learns no warp; legal: {', '.join(legal)}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -364,11 +370,6 @@ class EcgSettings(DomainSection):
 def steps_per_epoch(pretrain: EcgPretraining, signals: int) -> int:
     """Return the number of PT steps of a pass over `signals` ECGs."""
     return max(1, signals // pretrain.batch_size)
-
-
-def learns_warp(arm: Arm) -> bool:
-    """Return whether the arm learns its warp while it pre-trains."""
-    return isinstance(arm, EcgMeta | OptSla)
 
 
 def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.domains.ecg.finetune import EcgFinetuneProblem, Labelled, Sets, check
+from metapt.domains.ecg.data.dataset import Labelled
+from metapt.domains.ecg.finetune import EcgFinetuneProblem, Sets
 from metapt.domains.ecg.setting import Setting
 from metapt.hypergrad import Pretrained
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import Transfer, linear_evaluation
+from metapt.twostage.finetuning import Transfer, check_examples, linear_evaluation
 from metapt.twostage.heads import highest
 from metapt.twostage.quantities import FULL_TRANSFER
 
@@ -33,9 +34,10 @@ def folds(setting: Setting, count: int) -> list[tuple[str, Labelled, Labelled]]:
 
 
 def check_folds(setting: Setting, count: int) -> None:
-    """Raise DataError, as `check`, if FT can't train without a fold, or no AUROC is defined on it."""
+    """Raise DataError, as `check_examples`, if FT can't train without a fold, or no AUROC is defined on it."""
     for name, train, held_out in folds(setting, count):
-        check(train, {f"ECGs of {name}": held_out}, setting.dataset.records.classes)
+        evaluated = {f"ECGs of {name}": held_out.labels}
+        check_examples(len(train.signals), evaluated, setting.dataset.records.classes, "ECGs")
 
 
 def cross_validated_auroc(setting: Setting, count: int, evaluation: str, pretrained: Pretrained) -> float:

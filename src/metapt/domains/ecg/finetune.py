@@ -7,20 +7,17 @@ is tested.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from metapt.domains.ecg.config import EcgFinetuning
-from metapt.domains.ecg.data.dataset import Dataset, finetune_indices, open_dataset
-from metapt.domains.ecg.quantities import class_auroc, mean_auroc
+from metapt.domains.ecg.data.dataset import Labelled, finetune_indices, open_dataset
 from metapt.domains.ecg.resnet1d import Encoder, initial_head, load_pretrained
-from metapt.domains.ecg.stages import EcgFinetuneSettings
+from metapt.domains.ecg.stages import EcgFinetuneSettings, mean_auroc
 from metapt.errors import DataError
 from metapt.hypergrad import Params
 from metapt.hypergrad.layers.precision import computing_in
@@ -33,13 +30,6 @@ from metapt.twostage.quantities import BEST_EPOCH, VALIDATION_AUROC
 CHUNK = 128  # number of ECGs in a forward pass without gradients
 
 
-class Labelled(NamedTuple):
-    """Normalised signals [n, samples, 12], and labels [n, classes] of 0 and 1 in float, on one device."""
-
-    signals: Tensor
-    labels: Tensor
-
-
 class Sets(NamedTuple):
     """The ECGs for training, for the choice of the epoch, and for the test."""
 
@@ -49,7 +39,7 @@ class Sets(NamedTuple):
 
 
 class EcgFinetuneProblem(FinetuneProblem):
-    """FT of an encoder of a width on ECGs, which must pass `check`."""
+    """FT of an encoder of a width on ECGs, which must pass `check_examples`."""
 
     def __init__(self, width: int, sets: Sets, settings: EcgFinetuning) -> None:
         self.epochs, self.batch_size = settings.epochs, settings.batch_size
@@ -83,20 +73,19 @@ class EcgFinetuneProblem(FinetuneProblem):
 def run(settings: EcgFinetuneSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Fine-tune and test. The inputs are `signals`, `records` and `pretrained`.
 
-    Raises DataError if the test fold is empty, and the errors of `load_pretrained` and `check`.
+    Raises DataError if the test fold is empty, and the errors of `load_pretrained` and `check_examples`.
     """
     dataset = open_dataset(inputs, settings.samples, machine.device)
     if len(dataset.records.test) == 0:
         raise DataError(f"{inputs['records']} has no records of fold 10, to test on: prepare more records.")
-    test, classes = _labelled(dataset, dataset.records.test), dataset.records.classes
+    test, classes = dataset.labelled(dataset.records.test), dataset.records.classes
 
     def starts(parts: list[Part]) -> Iterator[Start]:
         pretrained = load_pretrained(inputs["pretrained"], settings.width, machine.device).pretrained
-        train, validation = (
-            _labelled(dataset, chosen)
-            for chosen in finetune_indices(dataset.records, settings.size, settings.seed, settings.split)
-        )
-        check(train, {"validation ECGs": validation, "test ECGs": test}, classes)
+        chosen = finetune_indices(dataset.records, settings.size, settings.seed, settings.split)
+        train, validation = map(dataset.labelled, chosen)
+        evaluated = {"validation ECGs": validation.labels, "test ECGs": test.labels}
+        check_examples(len(train.signals), evaluated, classes, "ECGs")
         sets = Sets(train, validation, test)
         yield Start(parts, EcgFinetuneProblem(settings.width, sets, settings.finetune), pretrained)
 
@@ -104,28 +93,14 @@ def run(settings: EcgFinetuneSettings, inputs: dict[str, Path], outputs: dict[st
     setting = f"ft_size={settings.size}"
     if settings.meta_size not in (None, settings.size):
         setting += f" meta_ft_size={settings.meta_size}"
-    write(
-        finetune(settings, checkpoint, starts, [settings.finetune.lr]),
-        settings,
-        setting,
-        partial(_numbers, classes),
-        outputs,
-    )
-
-
-def _labelled(dataset: Dataset, chosen: np.ndarray) -> Labelled:
-    return Labelled(dataset.signals(chosen), dataset.labels(chosen))
+    runs = finetune(settings, checkpoint, starts, [settings.finetune.lr])
+    write(runs, settings, setting, partial(_numbers, classes), outputs)
 
 
 def _numbers(classes: Sequence[str], score: Score) -> dict[str, float]:
     return {
         mean_auroc(len(classes)): score.test_auroc,
-        **dict(zip(map(class_auroc, classes), score.class_aurocs, strict=True)),
+        **{f"test AUROC {name} (%)": auroc for name, auroc in zip(classes, score.class_aurocs, strict=True)},
         VALIDATION_AUROC: score.validation_auroc,
         BEST_EPOCH: score.best_epoch,
     }
-
-
-def check(train: Labelled, evaluated: Mapping[str, Labelled], classes: Sequence[str]) -> None:
-    """Check ECGs for FT, see `check_examples`."""
-    check_examples(len(train.signals), {name: part.labels for name, part in evaluated.items()}, classes, "ECGs")

@@ -18,7 +18,7 @@ from metapt.domains.ecg.config import (
     Simclr,
     resolved,
 )
-from metapt.domains.ecg.data.sections import LABELS, Found, find
+from metapt.domains.ecg.data import LABELS, Found, find
 from metapt.domains.ecg.stages import EcgFinetuneSettings, EcgPretrainSettings, FolderSettings
 from metapt.engine.jobs import Job
 from metapt.errors import ConfigError

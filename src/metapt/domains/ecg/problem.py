@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.domains.ecg import contrastive
-from metapt.domains.ecg.augment import Draws, crop_and_jitter, warp
-from metapt.domains.ecg.policy import Policy
+from metapt.domains.ecg.augment import Draws, Policy, views
+from metapt.domains.ecg.data.dataset import Labelled
 from metapt.domains.ecg.resnet1d import Encoder, logits, project
 from metapt.hypergrad import Params, Pretrained
 
@@ -22,18 +22,11 @@ class UnlabelledBatch(NamedTuple):
     draws: Draws
 
 
-class LabelledBatch(NamedTuple):
-    """An FT minibatch: signals [n, samples, 12], labels [n, classes] of 0 and 1."""
-
-    signals: Tensor
-    labels: Tensor
-
-
 class JointBatch(NamedTuple):
     """A PT minibatch and an FT minibatch."""
 
     unlabelled: UnlabelledBatch
-    labelled: LabelledBatch
+    labelled: Labelled
 
 
 class AugmentedBatch(NamedTuple):
@@ -44,16 +37,30 @@ class AugmentedBatch(NamedTuple):
     draws: Draws
 
 
+def similarities(projections: Tensor, temperature: float) -> Tensor:
+    """Return the cosine similarity of each view to each other view over the temperature, as a matrix [2n, 2n].
+
+    The projections [2n, d] are those of the first views of n examples, and then of their second views. The diagonal is
+    minus infinity, so that no view is compared with itself.
+    """
+    units = F.normalize(projections, dim=1)
+    diagonal = torch.eye(len(units), dtype=torch.bool, device=units.device)
+    return (units @ units.T / temperature).masked_fill(diagonal, -torch.inf)
+
+
+def cross_entropy(similarities: Tensor) -> Tensor:
+    """Return NT-Xent, the mean over views of -log softmax at the other view of the same example.
+
+    It is the loss of SimCLR (Chen et al. 2020, Eq. 1), a convex function of the similarities.
+    """
+    count = len(similarities)
+    partners = torch.arange(count, device=similarities.device).roll(count // 2)
+    return F.cross_entropy(similarities, partners)
+
+
 def classification_loss(head: Params, features: Tensor, labels: Tensor) -> Tensor:
     """Return the binary cross-entropy, the mean over ECGs and classes."""
     return F.binary_cross_entropy_with_logits(logits(head, features), labels)
-
-
-def views(policy: Policy, meta: Params, signals: Tensor, draws: Draws) -> Tensor:
-    """Return k views of each of n signals [n, samples, 12] by crop, jitter and warp: [k * n, samples, 12]."""
-    copies = len(draws.velocity) // len(signals)
-    field = policy.displacement(policy.strength(meta, signals).repeat(copies), draws.velocity)
-    return warp(crop_and_jitter(signals.repeat(copies, 1, 1), draws), field)
 
 
 @dataclass(frozen=True)
@@ -70,20 +77,20 @@ class SimclrProblem:
 
     def pretrain_outputs(self, pretrained: Pretrained, meta: Params, batch: UnlabelledBatch) -> Tensor:
         """Return the similarities [2n, 2n] of the views."""
-        pairs = views(self.policy, meta, batch.signals, batch.draws)
+        pairs = views(self.policy, self.policy.strength(meta, batch.signals), batch.signals, batch.draws)
         features = self.encoder({**pretrained.encoder, **pretrained.buffers}, pairs, training=True)
-        return contrastive.similarities(project(pretrained.head, features), self.temperature)
+        return similarities(project(pretrained.head, features), self.temperature)
 
     def outputs_loss(self, outputs: Tensor, meta: Params, batch: UnlabelledBatch) -> Tensor:
-        return contrastive.cross_entropy(outputs)
+        return cross_entropy(outputs)
 
-    def encode(self, encoder: Params, batch: LabelledBatch) -> Tensor:
+    def encode(self, encoder: Params, batch: Labelled) -> Tensor:
         return self.encoder(encoder, batch.signals, training=False)
 
-    def head_loss(self, head: Params, features: Tensor, batch: LabelledBatch) -> Tensor:
+    def head_loss(self, head: Params, features: Tensor, batch: Labelled) -> Tensor:
         return classification_loss(head, features, batch.labels)
 
-    def targets(self, batch: LabelledBatch) -> Tensor:
+    def targets(self, batch: Labelled) -> Tensor:
         """Return the labels, the targets of a ridge head."""
         return batch.labels
 
@@ -115,13 +122,13 @@ class SupervisedProblem:
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: AugmentedBatch) -> Tensor:
         network = {**pretrained.encoder, **pretrained.buffers}
-        signals = views(self.policy, meta, batch.signals, batch.draws)
+        signals = views(self.policy, self.policy.strength(meta, batch.signals), batch.signals, batch.draws)
         return classification_loss(_head(network), self.encoder(_body(network), signals, training=True), batch.labels)
 
-    def encode(self, encoder: Params, batch: LabelledBatch) -> Tensor:
+    def encode(self, encoder: Params, batch: Labelled) -> Tensor:
         return logits(_head(encoder), self.encoder(_body(encoder), batch.signals, training=False))
 
-    def head_loss(self, head: Params, features: Tensor, batch: LabelledBatch) -> Tensor:
+    def head_loss(self, head: Params, features: Tensor, batch: Labelled) -> Tensor:
         return F.binary_cross_entropy_with_logits(features, batch.labels)
 
     @staticmethod

@@ -10,17 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metapt.domains.ecg.batches import SimclrBatches, Views
+from metapt.domains.ecg.augment import Policy
+from metapt.domains.ecg.batches import LabelledSets, SimclrBatches
 from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Split, Warp, steps_per_epoch
 from metapt.domains.ecg.data.dataset import (
     Dataset,
+    Labelled,
     finetune_indices,
     open_dataset,
     patient_folds,
     pretrain_indices,
 )
-from metapt.domains.ecg.policy import Policy
-from metapt.domains.ecg.problem import LabelledBatch, SimclrProblem
+from metapt.domains.ecg.problem import SimclrProblem
 from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretrained, load_pretrained
 from metapt.domains.ecg.stages import EcgPretrainSettings
 from metapt.hypergrad import Params, Pretrained
@@ -42,11 +43,6 @@ class Setting:
     checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
     learned: Params | None = None  # the warp that another arm has learned; None: the arm takes none
     finetune_settings: EcgFinetuning | None = None  # of the FT runs that judge PT runs; None: none do
-
-    @property
-    def encoder(self) -> Encoder:
-        """Return the network, computing in float32."""
-        return Encoder(self.width)
 
     @property
     def indices(self) -> np.ndarray:
@@ -83,21 +79,14 @@ class Setting:
         """Return the problem of hypergradients, which computes in float32; `recompute`: see `EcgMeta`."""
         return SimclrProblem(Encoder(self.width, recompute=recompute), policy, self.pretrain.temperature)
 
-    def views(self, name: str) -> Views:
-        """Return the random draws for views, from the stream `name`."""
-        leads, given = self.dataset.records.signals.shape[1], self.pretrain
-        shape, device = (self.dataset.samples, leads), self.dataset.device
-        return Views(name, self.seed, *shape, given.jitter, device, given.crop, given.noise)
-
     def batches(
         self,
-        labelled: dict[str, tuple[np.ndarray, int]] | None = None,
+        labelled: LabelledSets | None = None,
         permuted_labels: bool = False,
         kind: type[SimclrBatches] = SimclrBatches,
     ) -> SimclrBatches:
         """Return the minibatches of PT; `labelled` and `permuted_labels`: see `SimclrBatches`."""
-        size = self.pretrain.batch_size
-        return kind(self.dataset, self.indices, size, self.views, labelled or {}, self.seed, permuted_labels)
+        return kind(self.dataset, self.indices, self.pretrain, labelled or {}, self.seed, permuted_labels)
 
     def initial(self) -> Pretrained:
         """Return random weights."""
@@ -112,10 +101,9 @@ class Setting:
         classes = len(self.dataset.records.classes)
         return self._placed(initial_head(self.width, classes, generator("ecg head", self.seed)))
 
-    def labelled(self) -> LabelledBatch:
+    def labelled(self) -> Labelled:
         """Return all labelled ECGs at meta-PT time."""
-        indices = np.concatenate(self.finetune)
-        return LabelledBatch(self.dataset.signals(indices), self.dataset.labels(indices))
+        return self.dataset.labelled(np.concatenate(self.finetune))
 
     def folds(self, count: int) -> Tensor:
         """Return the fold of each ECG of `labelled`; all ECGs of a patient are in one."""
@@ -123,10 +111,10 @@ class Setting:
         return torch.from_numpy(patient_folds(patients, count)).to(self.dataset.device)
 
     @torch.no_grad()
-    def features(self, pretrained: Pretrained, labelled: LabelledBatch) -> tuple[Tensor, Tensor]:
+    def features(self, pretrained: Pretrained, labelled: Labelled) -> tuple[Tensor, Tensor]:
         """Return features [n, size] of labelled ECGs, with BatchNorm in eval mode, and their labels [n, classes]."""
         network = {**pretrained.encoder, **pretrained.buffers}
-        return self.encoder(network, labelled.signals, training=False), labelled.labels
+        return Encoder(self.width)(network, labelled.signals, training=False), labelled.labels
 
     def _placed(self, params: Params) -> Params:
         return {name: value.to(self.dataset.device) for name, value in params.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +17,16 @@ from metapt.domains.ecg.data.prepare import EcgRecords, load, statistics
 from metapt.errors import ConfigError
 from metapt.training.seeds import generator
 
-TRAINING_SHARE = 0.8
+_TRAINING_SHARE = 0.8
 _SMALL_SHARES = {10: 0.5, 25: 0.6}
 """Share of training in FT sets of these sizes, where a fifth would be too little for validation."""
+
+
+class Labelled(NamedTuple):
+    """Normalised signals [n, samples, 12], and labels [n, classes] of 0 and 1 in float, on one device."""
+
+    signals: Tensor
+    labels: Tensor
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,10 @@ class Dataset:
         """Return labels [n, classes] of 0 and 1, float32."""
         return torch.from_numpy(np.asarray(self.records.labels, np.float32)[indices]).to(self.device)
 
+    def labelled(self, indices: np.ndarray) -> Labelled:
+        """Return signals and labels."""
+        return Labelled(self.signals(indices), self.labels(indices))
+
 
 def open_dataset(inputs: dict[str, Path], samples: int, device: str) -> Dataset:
     """Open the prepared files `signals` and `records`; raises as `load` and `statistics`."""
@@ -69,27 +81,20 @@ def pretrain_indices(records: EcgRecords, count: int | None) -> np.ndarray:
     return _shuffled(records, "pretrain.signals", count or len(records.training), "ecg pretrain signals")
 
 
-def finetune_parts(size: int) -> tuple[int, int]:
-    """Return the numbers of training and validation ECGs of an FT set.
-
-    They are 80/20; of 25 ECGs 60/40, of 10 ECGs 50/50 (appendix "Further details").
-    """
-    training = int(size * _SMALL_SHARES.get(size, TRAINING_SHARE))
-    return training, size - training
-
-
 def finetune_indices(records: EcgRecords, size: int, seed: int, split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Return the training and validation ECGs of the FT set of a PT seed, of the sizes in `finetune_parts`.
+    """Return the training and validation ECGs of the FT set of a PT seed.
 
-    The FT set is the first `size` ECGs of folds 1-9, shuffled by the PT seed. With the split "patients" no patient is
-    in both parts: from the end of the set on, each patient whose ECGs all fit into the rest of the validation part goes
-    there, and the others are for training. So the total is exact, and validation is smaller than its part only if no
-    patient fits. With "released" the ECGs are those of the released code, which splits them by record. Raises
-    ConfigError if there are fewer ECGs, or too few ECGs or patients for two parts.
+    They are 80/20; of 25 ECGs 60/40, of 10 ECGs 50/50 (appendix "Further details"). The FT set is the first `size` ECGs
+    of folds 1-9, shuffled by the PT seed. With the split "patients" no patient is in both parts: from the end of the
+    set on, each patient whose ECGs all fit into the rest of the validation part goes there, and the others are for
+    training. So the total is exact, and validation is smaller than its part only if no patient fits. With "released"
+    the ECGs are those of the released code, which splits them by record. Raises ConfigError if there are fewer ECGs, or
+    too few ECGs or patients for two parts.
     """
     if size < 3:
         raise ConfigError(f"an FT set of {size} ECGs can't be split into training and validation; legal: 3 or more.")
-    training, validation = finetune_parts(size)
+    training = int(size * _SMALL_SHARES.get(size, _TRAINING_SHARE))
+    validation = size - training
     key = "finetune_sizes, finetune_size, meta_sizes or sizes"
     if split == "released":
         chosen = _first(records, key, size, np.random.RandomState(seed).permutation(len(records.training)))
@@ -142,5 +147,4 @@ def _first(records: EcgRecords, key: str, count: int, order: np.ndarray) -> np.n
     training = records.training
     if count > len(training):
         raise ConfigError(f"{key}: {count} ECGs are asked for, but folds 1-9 have {len(training)}; lower the number.")
-    chosen: np.ndarray = training[order[:count]]
-    return chosen
+    return np.asarray(training[order[:count]])

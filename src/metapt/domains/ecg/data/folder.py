@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from scipy.signal import firwin, kaiserord, resample_poly
 from tqdm import tqdm
 
+from metapt.domains.ecg.data import FREQUENCY, LABELS, EcgFolder, find
 from metapt.domains.ecg.data.prepare import KEYS, write
-from metapt.domains.ecg.data.sections import FREQUENCY, LABELS, EcgFolder, find
 from metapt.domains.ecg.data.sources import FOLDS, LEADS, TEST_FOLD, Table
 from metapt.domains.ecg.stages import FolderSettings
 from metapt.errors import DataError

@@ -23,17 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metapt.domains.ecg.data import FREQUENCY
+from metapt.domains.ecg.data.sources import FOLDS, LEADS, SAMPLES
 from metapt.files import atomic_path, write_csv
 from metapt.machine import Machine
 from metapt.sections import SimulateSettings
 
 PATIENTS = 2000
 SEED = 0
-RATE = 100  # Hz
-SAMPLES = 1000
-FOLDS = 10
-LEADS = ("I", "II", "III", "AVR", "AVL", "AVF", "V1", "V2", "V3", "V4", "V5", "V6")
-CLASSES = ("NORM", "MI", "STTC", "CD", "HYP")
 
 FIRST_DEGREE = 0.2  # s; a longer PR interval is a first degree AV block
 _STATEMENTS = {  # PTB-XL's scp_statements.csv: description, diagnostic, diagnostic_class
@@ -93,8 +90,8 @@ _EARLY = 0.3  # largest share of early beats
 class Simulated:
     """Generated ECGs, n recordings, and the quantities that they were generated from."""
 
-    signals: NDArray[np.int16]  # [n, 12, 1000], microvolts at 100 Hz, leads as in `LEADS`
-    labels: NDArray[np.bool_]  # [n, 5], as in `CLASSES`
+    signals: NDArray[np.int16]  # [n, 12, 1000], microvolts at 100 Hz, leads as in `sources.LEADS`
+    labels: NDArray[np.bool_]  # [n, 5], as in `sources.CLASSES`
     severity: NDArray[np.float64]  # [n, 4], of MI, STTC, CD, HYP
     wall: NDArray[np.int64]  # [n], where an infarct is, if there is one: 0 inferior, 1 anterior
     pr: NDArray[np.float64]  # [n], s
@@ -129,7 +126,7 @@ def write_record(path: Path, signal: NDArray[np.int16]) -> None:
     The bytes are those of wfdb.wrsamp (format 16, 1000 / mV), which is slower.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [f"{path.name} {len(LEADS)} {RATE} {signal.shape[1]}"]
+    lines = [f"{path.name} {len(LEADS)} {FREQUENCY} {signal.shape[1]}"]
     for lead, values in zip(LEADS, signal, strict=True):
         checksum = int(values.sum(dtype=np.int64)) % 2**16
         lines.append(f"{path.name}.dat 16 1000.0(0)/mV 16 0 {values[0]} {checksum} 0 {lead}")
@@ -154,7 +151,7 @@ def generate(patients: int, seed: int) -> Simulated:
     rate = np.clip(_BPM + _vary(rng, _BPM_SPREAD, patients), 50, 95)  # beats per minute
     vectors = _vectors(rng, mi, hyp, wall)
     leads = _leads(rng, patients)
-    fold = rng.permutation(patients) % FOLDS + 1
+    fold = rng.permutation(patients) % len(FOLDS) + 1
 
     owner = np.sort(np.concatenate([np.arange(patients), np.arange(patients * 7 // 40), np.arange(patients // 40)]))
     beats = rhythm(rng, rate[owner])
@@ -164,7 +161,9 @@ def generate(patients: int, seed: int) -> Simulated:
     return Simulated(signals, labels, severity, wall, pr, qrs, qt, beats, owner + 1, fold)
 
 
-def rhythm(rng: np.random.Generator, rate: NDArray[np.float64], cover: float = SAMPLES / RATE) -> NDArray[np.float64]:
+def rhythm(
+    rng: np.random.Generator, rate: NDArray[np.float64], cover: float = SAMPLES / FREQUENCY
+) -> NDArray[np.float64]:
     """Return R peaks [n, beats], s, of hearts of mean `rate` [n], beats per minute, some beats early.
 
     The first peak is before 0 and the last after `cover` seconds. The RR interval varies with blood pressure and
@@ -199,7 +198,7 @@ def dipole(
     `beats` [n, beats], s, begin before 0 and end after the recording. `vectors` [n, kernels, 3], mV, are the heights of
     the kernels along x, y, z. `pr`, `qrs` and `qt` [n] are as in `Simulated`.
     """
-    time = np.arange(SAMPLES) / RATE
+    time = np.arange(SAMPLES) / FREQUENCY
     last = np.stack([np.searchsorted(row, time, side="right") - 1 for row in beats])
     since = (time - np.take_along_axis(beats, last, axis=1)).astype(np.float32)
     until = (time - np.take_along_axis(beats, last + 1, axis=1)).astype(np.float32)
@@ -256,13 +255,13 @@ def _noise(rng: np.random.Generator, n: int, leads: int) -> NDArray[np.float32]:
     The hum is the same in I, II and V1..V6: tones of equal strength, whose frequencies differ between recordings. The
     mains' own 50 Hz can't be represented at 100 Hz.
     """
-    frequency = np.fft.rfftfreq(SAMPLES, 1 / RATE).clip(1 / RATE)
+    frequency = np.fft.rfftfreq(SAMPLES, 1 / FREQUENCY).clip(1 / FREQUENCY)
     muscle, wander = np.exp(rng.normal(np.log([[_MUSCLE], [_WANDER]]), _NOISE_SPREAD, (2, n)))[:, :, None]
     red = np.where(frequency < 0.05, 0, (0.3 / frequency) ** 1.5)
     red /= np.sqrt((red**2).mean())
     colour = np.sqrt(muscle**2 + (wander * red) ** 2).astype(np.float32)
     tones, phases = rng.uniform(*_HUM_BAND, (_TONES, n, 1)), rng.uniform(0, 2 * np.pi, (_TONES, n, 1))
-    hum = _HUM * np.cos(2 * np.pi * tones * np.arange(SAMPLES) / RATE + phases).sum(axis=0).astype(np.float32)
+    hum = _HUM * np.cos(2 * np.pi * tones * np.arange(SAMPLES) / FREQUENCY + phases).sum(axis=0).astype(np.float32)
     total = np.empty((n, leads, SAMPLES), np.float32)
     for lead in range(leads):
         white = rng.standard_normal((n, SAMPLES), dtype=np.float32)

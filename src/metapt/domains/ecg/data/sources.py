@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metapt.domains.ecg.data.sections import FREQUENCY
+from metapt.domains.ecg.data import FREQUENCY
 from metapt.errors import DataError
-from metapt.files import reading, regular
+from metapt.files import FETCH_AGAIN, reading
 
 CLASSES = ("NORM", "MI", "STTC", "CD", "HYP")
 """Diagnostic superclasses: normal, myocardial infarction, ST/T change, conduction disturbance, hypertrophy."""
@@ -47,7 +47,10 @@ _HEADER = re.compile(
     )
 )
 _ADVICE = "remove records.json and download again, which replaces what is missing or wrong"
-_TABLE_ADVICE = "remove it and download it again, or copy a whole one there"
+
+
+def _refused(text: str, advice: str = FETCH_AGAIN) -> DataError:
+    return DataError(f"{text}: {advice}.")
 
 
 def read_database(database: Path, statements: Path) -> Table:
@@ -70,9 +73,8 @@ def read_database(database: Path, statements: Path) -> Table:
         )
         name = _FILE.fullmatch(row["filename_lr"])
         if name is None or int(name[1]) != ecg_id:
-            raise DataError(
-                f"{place}: filename_lr is {row['filename_lr']!r}, and records100/NNNNN/{ecg_id:05d}_lr is expected: "
-                f"{_TABLE_ADVICE}."
+            raise _refused(
+                f"{place}: filename_lr is {row['filename_lr']!r}, and records100/NNNNN/{ecg_id:05d}_lr is expected"
             )
         if (codes := row["scp_codes"]) not in labels_of:
             classes = {class_of[code] for code in _codes(codes, class_of, place)}
@@ -92,21 +94,18 @@ def check_table(table: Table, classes: Sequence[str], path: Path) -> None:
     """
     ids, patients, folds = (table[name] for name in ("ecg_id", "patient_id", "fold"))
     if len(ids) == 0:
-        raise DataError(f"{path} has no records: {_TABLE_ADVICE}.")
+        raise _refused(f"{path} has no records")
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
-        raise DataError(f"{path} has the record with ecg_id {values[counts > 1][0]} twice: {_TABLE_ADVICE}.")
+        raise _refused(f"{path} has the record with ecg_id {values[counts > 1][0]} twice")
     if (odd := ~np.isin(folds, FOLDS)).any():
-        raise DataError(
-            f"{path}: the record with ecg_id {ids[odd][0]} is in fold {folds[odd][0]}; folds are 1 to 10: "
-            f"{_TABLE_ADVICE}."
-        )
+        raise _refused(f"{path}: the record with ecg_id {ids[odd][0]} is in fold {folds[odd][0]}; folds are 1 to 10")
     if not np.isin([table[name] for name in classes], [0, 1]).all():
-        raise DataError(f"{path} has a label other than 0 and 1: {_TABLE_ADVICE}.")
+        raise _refused(f"{path} has a label other than 0 and 1")
     if len(both := np.intersect1d(patients[folds == TEST_FOLD], patients[folds != TEST_FOLD])):
-        raise DataError(
-            f"{path}: the patient {both[0]} is in fold {TEST_FOLD} and in another one, so that test records would be "
-            f"trained on: {_TABLE_ADVICE}."
+        raise _refused(
+            f"{path}: the patient {both[0]} is in fold {TEST_FOLD} and in another one, so that "
+            "test records would be trained on"
         )
 
 
@@ -128,14 +127,16 @@ def read_signals(folder: Path, names: Sequence[str]) -> NDArray[np.int16]:
         ("checksum", signals.sum(axis=2, dtype=np.int16).astype(np.int64) % 2**16, checksums % 2**16),
     ):
         if (wrong := _first(found != expected)) is not None:
-            raise DataError(
-                f"{folder}/{names[wrong[0]]}.dat or its header is altered: the {what} of lead {LEADS[wrong[1]]} is "
-                f"{found[wrong]}, and the header says {expected[wrong]}; {_ADVICE}."
+            raise _refused(
+                f"{folder}/{names[wrong[0]]}.dat or its header is altered: the {what} of lead "
+                f"{LEADS[wrong[1]]} is {found[wrong]}, and the header says {expected[wrong]}",
+                _ADVICE,
             )
     if (wrong := _first((signals == _INVALID).any(axis=2))) is not None:
-        raise DataError(
+        raise _refused(
             f"{folder}/{names[wrong[0]]}.dat has invalid values ({_INVALID}) in lead {LEADS[wrong[1]]}, "
-            f"which no record of PTB-XL has: {_ADVICE}."
+            "which no record of PTB-XL has",
+            _ADVICE,
         )
     return signals
 
@@ -146,15 +147,12 @@ def _first(wrong: NDArray[np.bool_]) -> tuple[int, int] | None:
 
 
 def _read_into(record: NDArray[np.int16], path: str) -> None:
-    try:
-        with io.FileIO(path, opener=regular) as file:
-            size = os.fstat(file.fileno()).st_size
-            read = file.readinto(record.data) if size == _SIGNAL_BYTES else size
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    with reading(Path(path), _ADVICE) as file:
+        size = os.fstat(file.fileno()).st_size
+        read = file.readinto(record.data) if size == _SIGNAL_BYTES else size
     if read != _SIGNAL_BYTES:
         wrong = "cut" if size <= _SIGNAL_BYTES else "overlong"
-        raise DataError(f"{path} is {wrong}: it has {read} bytes instead of {_SIGNAL_BYTES}; {_ADVICE}.")
+        raise _refused(f"{path} is {wrong}: it has {read} bytes instead of {_SIGNAL_BYTES}", _ADVICE)
 
 
 def _read_header(path: str) -> tuple[list[int], list[int]]:
@@ -162,13 +160,10 @@ def _read_header(path: str) -> tuple[list[int], list[int]]:
 
     wfdb takes 3 ms for a header, so only headers that are not formatted like PTB-XL's are read with it.
     """
-    try:
-        with io.FileIO(path, opener=regular) as file:
-            content = file.read(_HEADER_BYTES + 1)
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    with reading(Path(path), _ADVICE) as file:
+        content = file.read(_HEADER_BYTES + 1)
     if len(content) > _HEADER_BYTES:
-        raise DataError(f"{path} is overlong: it has more than {_HEADER_BYTES} bytes; {_ADVICE}.")
+        raise _refused(f"{path} is overlong: it has more than {_HEADER_BYTES} bytes", _ADVICE)
     match = _HEADER.fullmatch(content.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n"))
     if match is not None and path.endswith(f"/{match[1].decode()}.hea"):
         return [int(value) for value in match.groups()[1::2]], [int(value) for value in match.groups()[2::2]]
@@ -181,39 +176,20 @@ def _parse_header(path: Path) -> tuple[list[int], list[int]]:
     try:
         header = wfdb.rdheader(str(path.with_suffix("")))
     except Exception as error:  # what wfdb raises on altered headers is not a closed list
-        raise DataError(
-            f"{path} is cut or altered: wfdb can't read it ({type(error).__name__}: {error}); {_ADVICE}."
+        raise _refused(
+            f"{path} is cut or altered: wfdb can't read it ({type(error).__name__}: {error})", _ADVICE
         ) from error
-    expected = {
-        "record_name": path.stem,
-        "n_sig": len(LEADS),
-        "fs": FREQUENCY,
-        "sig_len": SAMPLES,
-        "file_name": [f"{path.stem}.dat"] * len(LEADS),
-        "fmt": ["16"] * len(LEADS),
-        "samps_per_frame": [1] * len(LEADS),
-        "skew": [None] * len(LEADS),
-        "byte_offset": [None] * len(LEADS),
-        "adc_gain": [1000.0] * len(LEADS),
-        "baseline": [0] * len(LEADS),
-        "units": ["mV"] * len(LEADS),
-        "sig_name": list(LEADS),
-    }
+    whole = {"record_name": path.stem, "n_sig": len(LEADS), "fs": FREQUENCY, "sig_len": SAMPLES}
+    of_lead = {"file_name": f"{path.stem}.dat", "fmt": "16", "samps_per_frame": 1, "skew": None, "byte_offset": None}
+    of_lead |= {"adc_gain": 1000.0, "baseline": 0, "units": "mV"}
+    expected = whole | {name: [value] * len(LEADS) for name, value in of_lead.items()} | {"sig_name": list(LEADS)}
     for name, value in expected.items():
         if (found := getattr(header, name, None)) != value:
-            raise DataError(
-                f"{path} is no header of a 100 Hz record of PTB-XL: {name} is {found}, not {value}; {_ADVICE}."
-            )
+            raise _refused(f"{path} is no header of a 100 Hz record of PTB-XL: {name} is {found}, not {value}", _ADVICE)
     for numbers in (header.init_value, header.checksum):
         if len(numbers) != len(LEADS) or not all(isinstance(number, int) and abs(number) < 2**16 for number in numbers):
-            raise DataError(f"{path} is cut or altered: its first values or checksums are {numbers}; {_ADVICE}.")
+            raise _refused(f"{path} is cut or altered: its first values or checksums are {numbers}", _ADVICE)
     return header.init_value, header.checksum
-
-
-def _unreadable(path: str, error: OSError) -> DataError:
-    if isinstance(error, FileNotFoundError):
-        return DataError(f"{path} is missing: {_ADVICE}.")
-    return DataError(f"{path} can't be read: {error.strerror or error}.")
 
 
 def _read_statements(path: Path) -> dict[str, str]:
@@ -222,9 +198,9 @@ def _read_statements(path: Path) -> dict[str, str]:
     for line, row in _rows(path, ("", "diagnostic", "diagnostic_class")):
         code, diagnostic, name = row[""], row["diagnostic"], row["diagnostic_class"]
         if diagnostic not in ("", "1", "1.0") or (diagnostic and name not in CLASSES) or not code or code in class_of:
-            raise DataError(
-                f"{path}, line {line}: a new statement with diagnostic 1.0 or empty, and one of the classes "
-                f"{', '.join(CLASSES)} if it is diagnostic, is expected: {_TABLE_ADVICE}."
+            raise _refused(
+                f"{path}, line {line}: a new statement with diagnostic 1.0 or empty, and one of the "
+                f"classes {', '.join(CLASSES)} if it is diagnostic, is expected"
             )
         class_of[code] = name if diagnostic else ""
     return class_of
@@ -237,22 +213,20 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, s
             reader = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
             found = list(reader.fieldnames or ())
             if again := [column for column in columns if found.count(column) > 1]:
-                raise DataError(f"{path} has the column {again[0]!r} twice: {_TABLE_ADVICE}.")
+                raise _refused(f"{path} has the column {again[0]!r} twice")
             if missing := [column for column in columns if column not in found]:
-                raise DataError(f"{path} lacks the column {missing[0]!r}: {_TABLE_ADVICE}.")
+                raise _refused(f"{path} lacks the column {missing[0]!r}")
             for row in reader:
                 if None in row or None in row.values():
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: more or fewer values than columns; {_TABLE_ADVICE}."
-                    )
+                    raise _refused(f"{path}, line {reader.line_num}: more or fewer values than columns")
                 yield reader.line_num, row
     except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is cut or altered: it is no CSV file ({error}); {_TABLE_ADVICE}.") from error
+        raise _refused(f"{path} is cut or altered: it is no CSV file ({error})") from error
 
 
 def _integer(text: str, column: str, place: str) -> int:
     if (match := _INTEGER.fullmatch(text)) is None:
-        raise DataError(f"{place}: {column} is {text!r}, and a whole number is expected: {_TABLE_ADVICE}.")
+        raise _refused(f"{place}: {column} is {text!r}, and a whole number is expected")
     return int(match[1])
 
 
@@ -261,17 +235,12 @@ def _codes(text: str, known: dict[str, str], place: str) -> Iterator[str]:
     try:
         codes = ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-        raise DataError(
-            f"{place}: scp_codes is {text[:80]!r}, which is no dict of statements: {_TABLE_ADVICE}."
-        ) from error
+        raise _refused(f"{place}: scp_codes is {text[:80]!r}, which is no dict of statements") from error
     if not isinstance(codes, dict) or not all(
         isinstance(likelihood, int | float) and 0 <= likelihood <= 100 for likelihood in codes.values()
     ):
-        raise DataError(
-            f"{place}: scp_codes is {text[:80]!r}, and statements with likelihoods of 0 to 100 are expected: "
-            f"{_TABLE_ADVICE}."
-        )
+        raise _refused(f"{place}: scp_codes is {text[:80]!r}, and statements with likelihoods of 0 to 100 are expected")
     for code in codes:
         if code not in known:
-            raise DataError(f"{place}: the statement {code!r} is not one of scp_statements.csv; {_TABLE_ADVICE}.")
+            raise _refused(f"{place}: the statement {code!r} is not one of scp_statements.csv")
         yield code

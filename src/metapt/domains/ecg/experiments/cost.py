@@ -10,8 +10,6 @@ from metapt.sections import ExperimentSection, Positive, key
 from metapt.twostage.cost import Limit, experiment
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP
 
-PAPERS_COST = ("1.5 h, 4-5 GB", "3 h, 8-9 GB")
-PAPERS_RATIO = 3.0 / 1.5
 ABOUT_TWICE = 2.2
 LIMITS = (
     Limit(TIME_PER_STEP, "about twice the time per PT step", ABOUT_TWICE, "3 h against 1.5 h"),
@@ -39,8 +37,8 @@ EXPERIMENT = experiment(
     results=EcgResults,
     plain=lambda results: next((arm for arm in results.arms if isinstance(results.config.arms[arm], Simclr)), None),
     meta_arms=lambda results: [arm for arm in results.arms if isinstance(results.config.arms[arm], EcgMeta)],
-    papers=PAPERS_COST,
-    papers_ratio=PAPERS_RATIO,
+    papers=("1.5 h, 4-5 GB", "3 h, 8-9 GB"),
+    papers_ratio=3.0 / 1.5,
     limits=LIMITS,
     problem="ECGs",
 )

@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from metapt.domains.ecg.aurocs import auroc_tables, needs, over_sizes
 from metapt.domains.ecg.config import ARMS, BestOf, BiSsl, Joint
-from metapt.domains.ecg.results import EcgResults
+from metapt.domains.ecg.results import EcgResults, auroc_tables, needs, over_sizes
 from metapt.evaluation.experiment import Experiment
 from metapt.sections import ExperimentSection, Sizes, key
 from metapt.twostage.tables import beats

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from metapt.domains.ecg.aurocs import auroc_tables, needs, over_sizes
-from metapt.domains.ecg.results import EcgResults
+from metapt.domains.ecg.results import EcgResults, auroc_tables, needs, over_sizes
 from metapt.evaluation.comparisons import Comparison, within
 from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.statistics import Estimate

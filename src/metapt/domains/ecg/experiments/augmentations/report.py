@@ -16,11 +16,10 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from metapt.domains.ecg.config import EcgSettings, NoPretraining
-from metapt.domains.ecg.data.sections import FREQUENCY
-from metapt.domains.ecg.experiments.augmentations.settings import ViewsSettings
+from metapt.domains.ecg.data import FREQUENCY
 from metapt.domains.ecg.jobs import EcgJobs, labelled
-from metapt.domains.ecg.quantities import DISPLACEMENT, LABEL, ORIGINAL, label, viewed
 from metapt.domains.ecg.results import EcgResults
+from metapt.domains.ecg.stages import DISPLACEMENT, LABEL, ORIGINAL, ViewsSettings, viewed
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.metrics import NotMeasuredError
@@ -67,8 +66,7 @@ class AugmentationsResults(EcgResults):
     @property
     def original(self) -> Values:
         """Return lead II of one ECG [samples], mV."""
-        values: Values = self._views[ORIGINAL][0]
-        return values
+        return np.asarray(self._views[ORIGINAL][0])
 
     def views(self, arm: str, when: str) -> Values:
         """Return two views of it [2, samples] at an arm's `initial` or `learned` strength, mV."""
@@ -76,13 +74,11 @@ class AugmentationsResults(EcgResults):
 
     def displacements(self, arm: str) -> Values:
         """Return the typical displacement at the learned strength of each test ECG [n], samples."""
-        values: Values = self._views[viewed(arm, "strength")][0]
-        return values
+        return np.asarray(self._views[viewed(arm, "strength")][0])
 
     def labelled(self, name: str) -> NDArray[np.bool_]:
         """Return which test ECGs have this diagnosis [n]."""
-        members: NDArray[np.bool_] = self._views[label(name)][0] > 0
-        return members
+        return np.asarray(self._views[LABEL + name][0] > 0)
 
 
 def needs(jobs: EcgJobs, section: Augmentations) -> Needs:

@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metapt.domains.ecg.arms import typical_displacement
-from metapt.domains.ecg.augment import Draws, crop_and_jitter, draw, warp
+from metapt.domains.ecg.augment import Draws, Policy, draw, views
 from metapt.domains.ecg.config import NoPretraining
 from metapt.domains.ecg.data.dataset import Dataset, open_dataset
 from metapt.domains.ecg.data.sources import LEADS
-from metapt.domains.ecg.experiments.augmentations.settings import ViewsSettings
-from metapt.domains.ecg.policy import Policy
-from metapt.domains.ecg.quantities import DISPLACEMENT, ORIGINAL, label, viewed
 from metapt.domains.ecg.resnet1d import load_pretrained
 from metapt.domains.ecg.setting import policy_of
+from metapt.domains.ecg.stages import DISPLACEMENT, LABEL, ORIGINAL, ViewsSettings, viewed
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params
@@ -46,14 +44,6 @@ def displacements(policy: Policy, strength: Tensor, samples: int) -> NDArray[np.
     return np.asarray(np.interp(strength.cpu().double().numpy(), grid.double().numpy(), values))
 
 
-@torch.no_grad()
-def views(policy: Policy, strength: Tensor, signal: Tensor, draws: Draws) -> Tensor:
-    """Return views [k, samples, leads] of a signal [samples, leads] at a strength (a scalar), one per draw."""
-    count = len(draws.velocity)
-    field = policy.displacement(strength.expand(count), draws.velocity)
-    return warp(crop_and_jitter(signal.expand(count, -1, -1), draws), field)
-
-
 def run(settings: ViewsSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Make views of a test ECG, and measure the warp's strength for each of up to 1,000 test ECGs.
 
@@ -66,7 +56,7 @@ def run(settings: ViewsSettings, inputs: dict[str, Path], outputs: dict[str, Pat
     displacement (the arm's `strength`) and the labels (step is a test ECG). Raises DataError if there is no
     test ECG.
     """
-    first, given = settings.seeds[0], settings.pretrain
+    first = settings.seeds[0]
     dataset = open_dataset(inputs, settings.samples, machine.device)
     samples = dataset.samples
     chosen = dataset.records.test[:_ECGS]
@@ -74,12 +64,12 @@ def run(settings: ViewsSettings, inputs: dict[str, Path], outputs: dict[str, Pat
     if len(chosen) == 0:
         raise DataError(f"{inputs['records']} has no records of fold 10 to show: prepare more records.")
     shown, classes = int(labels[:, 0].argmax()), dataset.records.classes
-    stream = generator("ecg augmentations")
-    draws = draw(_VIEWS, samples, len(LEADS), given.jitter, stream, crop=given.crop, noise=given.noise)
+    one = slice(shown, shown + 1)
+    draws = draw(_VIEWS, samples, settings.pretrain, generator("ecg augmentations"))
     draws = Draws(*(each.to(machine.device) for each in draws))
     series = _series(ORIGINAL, _lead(dataset, signals[shown]))
     for index, name in enumerate(classes):
-        series += _series(label(name), labels[:, index])
+        series += _series(LABEL + name, labels[:, index])
     rows: list[dict[str, Any]] = []
     for name, arm in settings.arms.items():
         assert not isinstance(arm, NoPretraining)  # see the section's `check`
@@ -96,9 +86,8 @@ def run(settings: ViewsSettings, inputs: dict[str, Path], outputs: dict[str, Pat
                 start = policy.initial(generator("ecg warp network", seed))
                 initial = strengths(policy, {key: each.to(machine.device) for key, each in start.items()}, signals)
                 for what, strength in (("initial", initial), ("learned", learned)):
-                    series += _series(
-                        viewed(name, what), _lead(dataset, views(policy, strength[shown], signals[shown], draws))
-                    )
+                    pair = views(policy, strength[one], signals[one], draws)
+                    series += _series(viewed(name, what), _lead(dataset, pair))
                 series += _series(viewed(name, "strength"), typical)
     metrics.write(rows, outputs["metrics"])
     metrics.write_series(series, outputs["series"])
