@@ -40,7 +40,7 @@ def test_what_was_written_is_read(tmp_path: Path, name: str, tensor: Tensor) -> 
     assert content == header(*tensor.shape) + tensor.contiguous().numpy().tobytes()
 
 
-WHOLE = gzip.compress(header(5) + bytes(LABELS))
+WHOLE = gzip.compress(header(5) + bytes(LABELS), mtime=0)
 CUT, NOT_GZIP = "is cut: the gzip stream ends too early", "is not a whole gzip file"
 NO_IDX = "no IDX file of unsigned bytes: it starts with "
 
@@ -49,7 +49,7 @@ NO_IDX = "no IDX file of unsigned bytes: it starts with "
     ("name", "content", "message"),
     [
         *(
-            (name, gzip.compress(content) if name == "file.gz" else content, message)
+            (name, gzip.compress(content, mtime=0) if name == "file.gz" else content, message)
             for name in ("file", "file.gz")
             for content, message in (
                 (b"", "no IDX file of unsigned bytes"),

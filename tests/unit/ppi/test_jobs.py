@@ -179,8 +179,8 @@ def test_without_pt_each_ft_seed_has_an_encoder_of_its_own_and_else_pts(
         starts[name].append(tuple(given[1].encoder["node"].tolist()))
         return real(*given)
 
-    for name in RATES:
-        monkeypatch.setattr(finetuning, name, partial(spied, name, getattr(finetuning, name)))
+    for name, runs in zip(RATES, ("Transfer", "linear_evaluation"), strict=True):
+        monkeypatch.setattr(finetuning, runs, partial(spied, name, getattr(finetuning, runs)))
     finetuned(tmp_path, prepared, arm=arm)
     before = set(starts["full_transfer"])
     assert before == set(starts["linear_evaluation"])
