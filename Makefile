@@ -41,7 +41,7 @@ test: $(INSTALLED)
 
 # What the target test leaves out, or tries few examples of.
 test-slow: $(INSTALLED)
-	$(PYTEST) -m "slow or hypothesis"
+	$(PYTEST) tests -m "slow or hypothesis"
 
 test-all: test test-slow
 	@if [ "$$(id -u)" = 0 ] && type munged slurmctld slurmd >/dev/null 2>&1 && [ ! -e /etc/slurm/slurm.conf ]; then \
@@ -66,6 +66,7 @@ WITH_EXTRA = $(BIN)/python -m pip install --no-compile --quiet --constraint cons
 site: $(INSTALLED)
 	@$(BIN)/python -c 'import material, mkdocstrings, latex2mathml' 2>/dev/null || $(WITH_EXTRA) '.[workflow,dev,docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@! find site -name '*.py' -o -name '*.pyc' | grep . || { echo "the site has code among its files"; exit 1; }
 
 dist: $(INSTALLED)
 	@$(BIN)/python -c 'import build, twine' 2>/dev/null || $(WITH_EXTRA) '.[workflow,dev,release]'

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import inspect
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,39 +26,31 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-@pytest.fixture(scope="module")
-def hooks() -> ModuleType:
-    return _hooks()
-
-
-def _hooks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hooks", DOCS / "hooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
+HOOKS: dict[str, Any] = runpy.run_path(str(DOCS / "hooks.py"))
 FITS = "[...document.querySelectorAll('pre, pre > code')].every(each => each.scrollWidth <= each.clientWidth)"
 
 REFERENCE = [
     (page, name, target)
     for page in sorted((DOCS / "reference").glob("*.md"))
-    for name, target in _hooks().REFERENCE.findall(page.read_text(encoding="utf-8"))
+    for name, target in HOOKS["REFERENCE"].findall(page.read_text(encoding="utf-8"))
 ]
 
 
-def test_every_page_is_in_the_navigation(hooks: ModuleType) -> None:
+def test_every_page_is_in_the_navigation() -> None:
     shown = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.M)
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
-    assert sorted(shown) == sorted(pages | hooks.PAGES.keys())
-    for file in hooks.PAGES.values():
-        assert (ROOT / file).is_file()
+    assert sorted(shown) == sorted(pages | HOOKS["PAGES"].keys())
+    assert all((ROOT / file).is_file() for file in HOOKS["PAGES"].values())
+
+
+def turned(markdown: str, page: str) -> str:
+    """Return what the hook makes of a page's text; it needs only these two attributes of MkDocs' page."""
+    page_of_mkdocs = argparse.Namespace(file=argparse.Namespace(src_uri=page), meta={})
+    return str(HOOKS["on_page_markdown"](markdown, page_of_mkdocs, None, None))
 
 
 @pytest.mark.parametrize(
-    ("page", "link", "turned"),
+    ("page", "link", "result"),
     [
         ("index.md", "[a](docs/method.md)", "[a](method.md)"),
         ("index.md", "[a](config/README.md#arms)", "[a](config.md#arms)"),
@@ -71,41 +62,32 @@ def test_every_page_is_in_the_navigation(hooks: ModuleType) -> None:
         ("method.md", "`[a](../README.md)`", "`[a](../README.md)`"),
     ],
 )
-def test_links_lead_to_pages_of_the_site(hooks: ModuleType, page: str, link: str, turned: str) -> None:
-    assert hooks.on_page_markdown(link, _Page(page), None, None) == turned
+def test_links_lead_to_pages_of_the_site(page: str, link: str, result: str) -> None:
+    assert turned(link, page) == result
 
 
-def test_links_to_other_files_lead_to_the_repository(hooks: ModuleType) -> None:
-    turned = hooks.on_page_markdown("[a](../src/metapt/cli.py), [b](../LICENSE)", _Page("method.md"), None, None)
-    assert re.fullmatch(r"\[a\]\((https://\S+)/blob/main/src/metapt/cli\.py\), \[b\]\(\1/blob/main/LICENSE\)", turned)
+def test_links_to_other_files_lead_to_the_repository() -> None:
+    links = turned("[a](../src/metapt/cli.py), [b](../LICENSE)", "method.md")
+    assert re.fullmatch(r"\[a\]\((https://\S+)/blob/main/src/metapt/cli\.py\), \[b\]\(\1/blob/main/LICENSE\)", links)
 
 
-def test_a_link_to_nowhere_is_a_warning(hooks: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
-    hooks.on_page_markdown("[a](gone.md)", _Page("method.md"), None, None)
+def test_a_link_to_nowhere_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    turned("[a](gone.md)", "method.md")
     assert "docs/method.md has a link to gone.md, which is not there" in caplog.text
 
 
-def test_items_of_the_reference_lead_to_docstrings_and_say_what_they_are(hooks: ModuleType) -> None:
+def test_items_of_the_reference_lead_to_docstrings_and_say_what_they_are() -> None:
     item = "- [`metapt.hypergrad.Neumann`](../../src/metapt/hypergrad/inverse.py)"
-    turned = hooks.on_page_markdown(item, _Page("reference/hypergrad.md"), None, None)
-    link, _, sentence = turned.partition(": ")
+    link, _, sentence = turned(item, "reference/hypergrad.md").partition(": ")
     assert link == "- [`metapt.hypergrad.Neumann`][metapt.hypergrad.inverse.Neumann]"
     assert sentence == (metapt.hypergrad.Neumann.__doc__ or "").splitlines()[0]
 
 
-def test_formulas_become_mathml(hooks: ModuleType) -> None:
+def test_formulas_become_mathml() -> None:
     pytest.importorskip("latex2mathml")
-    shown = hooks.on_page_content(r'(<span class="arithmatex">\(a &lt; b\)</span>).', None, None, None)
+    shown = HOOKS["on_page_content"](r'(<span class="arithmatex">\(a &lt; b\)</span>).', None, None, None)
     assert re.fullmatch(r'<span class="formula">\(<math .*</math>\)\.</span>', shown)
     assert "<mo>&lt;</mo>" in shown.replace("&#x0003C;", "&lt;")
-
-
-class _Page:
-    """What the hooks need of MkDocs' page."""
-
-    def __init__(self, path: str) -> None:
-        self.file = argparse.Namespace(src_uri=path)
-        self.meta: dict[str, Any] = {}
 
 
 def test_the_reference_has_every_public_name() -> None:
@@ -151,22 +133,14 @@ def _rows(command: argparse.ArgumentParser) -> Iterator[str]:
         yield f"| `{' '.join(filter(None, names))}` | {action.help or 'config files'} |"
 
 
-@pytest.mark.slow
-def test_the_site_is_built_and_fits_its_windows(tmp_path: Path) -> None:
-    """No warning, no code among its files; in a browser, read from disk: no script error, no request to a server.
-
-    Nothing is wider than the window, and no block of code scrolls sideways.
-    """
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (make site builds the site without it)")
+def test_the_site_fits_its_windows(tmp_path: Path) -> None:
+    """In a browser, read from disk: no script error, no request to a server, nothing wider than the window."""
     pytest.importorskip("material", reason="the site needs the extra docs")
-    site = tmp_path / "site"
+    site, environment = tmp_path / "site", os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
-    )
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert [path for path in site.rglob("*") if path.suffix in (".py", ".pyc")] == []
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed")
     with browser(tmp_path / "profile") as tab:
         for page in sorted(set(site.rglob("*.html")) - {site / "404.html"}):  # which only a server shows
             for width in (420, 1280):

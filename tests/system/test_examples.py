@@ -53,7 +53,6 @@ def test_the_anchor_of_bissl_has_the_dense_hypergradient_and_pays(capsys: pytest
     assert "of its norm away from that of dense matrices" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_the_augmentation_that_destroys_the_class_gets_weaker(capsys: pytest.CaptureFixture[str]) -> None:
     strengths, (fixed, with_learned) = learned("augmentation_policy")
     assert strengths["warp"] < 0.25

@@ -1,34 +1,55 @@
-"""The examples of the guide: each is applied to a copy of the sources and used."""
+"""The examples of the guide and a toy domain: all are added to a copy of the sources and used."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"<!-- (file|change): (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
 
+TOY = ROOT / "tests" / "contract" / "toy_domain" / "noise"
+SMALL = """
+ecg:
+  pretrain_seeds: 1
+  best_epoch: {finetune_size: 30}
+  full_access: {arms: [simclr, meta, random, meta-momentum]}
+"""
+"""What fits the sections' configs to the size of the tiny ones."""
+
 RUN = """
 from pathlib import Path
 from metapt.engine.config import load
 from metapt.engine.execute import execute
 from metapt.engine.plan import planned
-plan = planned(load([Path("base.yaml"), Path("guide.yaml"), Path("toy.yaml")]))
-for job in plan.needed(plan.summaries[{target!r}]):
+plan = planned(load([Path("tiny.yaml"), Path("tiny_ecg.yaml"), *sorted(Path("guide").iterdir()), Path("small.yaml")]))
+for job in plan.needed("page"):
     assert execute(job) == 0, job.name
 """
 
+
+class Use(NamedTuple):
+    """What comes of a section of the guide."""
+
+    files: int  # that it touches at most
+    target: str
+    words: list[str]  # of its tables and claims
+    code: str  # further use
+
+
 USES = {
-    "An experiment": (
-        "tiny_ecg.yaml",
-        "ecg: {best_epoch: {finetune_size: 30}}",
+    "An experiment": Use(
+        1,
         "ecg_best_epoch",
         ["| SimCLR ", "| meta (K = 1) ", "the best epoch of meta is at most that of simclr,meta,simclr,best epoch"],
         """
@@ -38,9 +59,8 @@ assert "ecg/finetune/meta/n30/n30/seed0" in names
 assert names - others == {"ecg/best_epoch"}  # nothing is trained again
 """,
     ),
-    "An arm with a new training method": (
-        "tiny_ecg.yaml",
-        "ecg: {full_access: {arms: [random]}}",
+    "An arm with a new training method": Use(
+        2,
         "ecg_full_access",
         ["| random "],
         """
@@ -50,9 +70,8 @@ assert plan.jobs["ecg/pretrain/random/n30/seed0"].config["arm_settings"]["range"
 assert "_random_strength" in inspect.getsource(arms.pretrain)
 """,
     ),
-    "An inverse solver": (
-        "tiny_ecg.yaml",
-        "ecg: {full_access: {arms: [meta-momentum]}}",
+    "An inverse solver": Use(
+        2,
         "ecg_full_access",
         ["| meta-momentum "],
         """
@@ -68,9 +87,8 @@ from metapt.engine.digest import closure
 assert "hypergrad.momentum" in closure("domains.ecg.pretrain")
 """,
     ),
-    "An FT solver": (
-        "tiny.yaml",
-        "{}",
+    "An FT solver": Use(
+        3,
         "mnist_rotation_mean",
         ["| averaged "],
         """
@@ -89,12 +107,15 @@ assert torch.allclose(averaged.encoder_gradient["weight"], unrolled.encoder_grad
 """,
     ),
 }
-"""By title: a small config, what fits the section's config to its size, the target, what its files say, other uses."""
 
 
 def section(title: str) -> str:
     """Return the text of a section of the guide."""
     return GUIDE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def blocks_of_yaml(title: str) -> list[str]:
+    return re.findall(r"```yaml\n(.*?)```", section(title), re.DOTALL)
 
 
 def apply(title: str, project: Path) -> list[str]:
@@ -116,28 +137,56 @@ def apply(title: str, project: Path) -> list[str]:
     return list(dict.fromkeys(touched))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("title", USES)
-def test_an_example_of_the_guide_runs_to_its_table(title: str, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.pyc.*"))  # half of a module
-    apply(title, tmp_path)
-    base, toy, target, words, use = USES[title]
-    shutil.copy(ROOT / "tests" / "system" / "workflow" / base, tmp_path / "base.yaml")
-    (tmp_path / "guide.yaml").write_text(re.findall(r"```yaml\n(.*?)```", section(title), re.DOTALL)[-1])
-    (tmp_path / "toy.yaml").write_text(toy)
-    code = RUN.format(target=target) + use
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the project with all that the guide adds, and with the toy domain, which takes a name in `DOMAINS`."""
+    folder = tmp_path_factory.mktemp("extended")
+    for part in ("src", "workflow"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.pyc.*"))  # half of a module
+    (folder / "guide").mkdir()
+    for title, use in USES.items():
+        assert len(apply(title, folder)) == use.files
+        (folder / "guide" / f"{title}.yaml").write_text(blocks_of_yaml(title)[-1])
+    for base in ("tiny.yaml", "tiny_ecg.yaml"):
+        shutil.copy(ROOT / "tests" / "system" / "workflow" / base, folder)
+    (folder / "small.yaml").write_text(SMALL)
+    shutil.copytree(TOY, folder / "src/metapt/domains/noise", ignore=shutil.ignore_patterns("__pycache__"))
+    domains = folder / "src/metapt/engine/domain.py"
+    domains.write_text(domains.read_text(encoding="utf-8").replace('    "ppi",\n', '    "ppi",\n    "noise",\n'))
+    return folder
+
+
+def python(project: Path, *arguments: str) -> None:
+    environment = os.environ | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *arguments], cwd=project, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    folder = tmp_path / "results" / "tiny" / target.replace("_", "/", 1)
-    made = (folder / "table.md").read_text() + (folder / "claims.csv").read_text()
-    assert [word for word in words if word not in made] == []
 
 
-@pytest.mark.parametrize(
-    ("title", "most"),
-    [("An experiment", 1), ("An arm with a new training method", 2), ("An inverse solver", 2), ("An FT solver", 3)],
-)
-def test_adding_one_touches_few_files(title: str, most: int, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    assert len(apply(title, tmp_path)) == most
+def test_the_examples_of_the_guide_run_to_their_tables(project: Path) -> None:
+    python(project, "-c", RUN + "".join(use.code for use in USES.values()))
+    for use in USES.values():
+        folder = project / "results" / "tiny" / use.target.replace("_", "/", 1)
+        made = (folder / "table.md").read_text() + (folder / "claims.csv").read_text()
+        assert [word for word in use.words if word not in made] == []
+
+
+def test_a_toy_domain_runs_through_the_workflow(project: Path) -> None:
+    shown = blocks_of_yaml("A domain")[0]
+    assert "pretrain_seeds: 5" in shown
+    (project / "toy.yaml").write_text(shown.replace("pretrain_seeds: 5", "pretrain_seeds: 2"))
+    python(project, "-m", "snakemake", "--cores", "2", "--configfile", "toy.yaml")
+    claims = pd.read_csv(project / "results/toy/noise/gain/claims.csv")
+    assert claims[["arm", "control", "verdict"]].values.tolist() == [["meta", "fixed", "too few seeds"]]
+    assert claims.loc[0, "low"] > 0
+    assert (project / "results/toy/noise/gain/figure.svg").is_file()
+    assert "meta beats fixed" in (project / "results/toy/headline.md").read_text(encoding="utf-8")
+
+
+def test_the_toy_domain_is_short() -> None:
+    """At most 300 lines of code without its science."""
+    lines = 0
+    for path in TOY.rglob("*.py"):
+        if path.name not in ("problem.py", "simulate.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            lines += len({node.lineno for node in ast.walk(tree) if hasattr(node, "lineno")})
+    assert lines <= 300

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import pytest
 import yaml
 
 import metapt
+from metapt import cli
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -86,27 +84,20 @@ def test_the_workflow_has_what_the_catalog_asks_for() -> None:
             assert (rules.parent / environment).is_file()
 
 
-def test_the_package_alone_checks_and_runs_a_config(tmp_path: Path) -> None:
-    """Laid out as in the wheel, with a config of one's own and with one that came with the package."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "src" / "metapt", tmp_path / "site" / "metapt", ignore=ignored)
-    shutil.copytree(ROOT / "config", tmp_path / "site" / "metapt" / "config")
+def test_a_config_of_ones_own_comes_before_the_one_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Laid out as in the wheel, which `test_the_wheel_away_from_a_clone` installs."""
+    shutil.copytree(ROOT / "config", tmp_path / "site" / "config")
     (tmp_path / "own" / "config").mkdir(parents=True)
     (tmp_path / "own" / "config" / "paper.yaml").write_text("results: r\nmnist: {source: digits, rotation_mean: {}}\n")
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
-
-    def metapt(*arguments: str) -> tuple[str, str]:
-        command = [sys.executable, "-m", "metapt", *arguments]
-        done = subprocess.run(command, cwd=tmp_path / "own", env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout, done.stderr
-
-    images = "mnist/data/digits/images.pt"
-    for results, config, errors in [("r", "paper", 0), ("results/tour", "config", 1)]:
-        configs = ("--configfile", f"config/{config}.yaml")
-        for arguments in (["check"], ["run", f"{results}/{images}"]):
-            assert metapt(*arguments, *configs)[1].count("the one that came with metapt is read: ") == errors
-        assert (tmp_path / "own" / results / images).is_file()
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "site" / "cli.py"))
+    monkeypatch.chdir(tmp_path / "own")
+    for config, results, errors in [("paper", "r", 0), ("config", "results/tour", 1)]:
+        assert cli.main(["check", "--configfile", f"config/{config}.yaml"]) == 0
+        printed = capsys.readouterr()
+        assert f"results: {results}" in printed.out
+        assert printed.err.count("the one that came with metapt is read: ") == errors
 
 
 @pytest.mark.parametrize(("path", "commands"), [("ci", [".ci/run", ".ci/versions"]), ("site", ["make site"])])
@@ -136,7 +127,7 @@ def test_the_lock_file_has_the_pins_and_public_addresses() -> None:
 def test_ci_builds_site_and_packages() -> None:
     program = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     for target in ("test", "test-slow", "lint", "site", "dist"):
-        assert re.search(rf"^step .* make {target}\b", program, flags=re.M)
+        assert re.search(rf"^step .* make .*\b{target}\b", program, flags=re.M)
 
 
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))

@@ -176,3 +176,12 @@ def category(wildcards):
 def heading(wildcards):
     """Return the title of the experiment with its key."""
     return f"{experiment(wildcards).title} ({wildcards.experiment})"
+
+
+OF_EXPERIMENT = {"category": category, "subcategory": heading}
+HEADLINE = {"category": "1. Headline"}
+
+
+def shown(path, caption, what, **place):
+    """Return an output that the report shows: its caption is a file, and `what` is its label."""
+    return report(f"{RESULTS}/{path}", caption=f"../report/{caption}.rst", labels={"what": what}, **place)

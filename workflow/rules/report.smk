@@ -8,31 +8,13 @@ rule summarise:
         unpack(SUMMARISE.inputs),
     output:
         metrics=f"{RESULTS}/{{domain}}/{{experiment}}/metrics.csv",
-        claims=report(
-            f"{RESULTS}/{{domain}}/{{experiment}}/claims.csv",
-            caption="../report/claims.rst",
-            category=category,
-            subcategory=heading,
-            labels={"what": "3. claims and verdicts"},
-        ),
+        claims=shown("{domain}/{experiment}/claims.csv", "claims", "3. claims and verdicts", **OF_EXPERIMENT),
         table_csv=f"{RESULTS}/{{domain}}/{{experiment}}/table.csv",
         table_md=f"{RESULTS}/{{domain}}/{{experiment}}/table.md",
         table_tex=f"{RESULTS}/{{domain}}/{{experiment}}/table.tex",
-        table_html=report(
-            f"{RESULTS}/{{domain}}/{{experiment}}/table.html",
-            caption="../report/table.rst",
-            category=category,
-            subcategory=heading,
-            labels={"what": "2. table"},
-        ),
+        table_html=shown("{domain}/{experiment}/table.html", "table", "2. table", **OF_EXPERIMENT),
         differences=f"{RESULTS}/{{domain}}/{{experiment}}/differences.csv",
-        figure_svg=report(
-            f"{RESULTS}/{{domain}}/{{experiment}}/figure.svg",
-            caption="../report/figure.rst",
-            category=category,
-            subcategory=heading,
-            labels={"what": "1. figure"},
-        ),
+        figure_svg=shown("{domain}/{experiment}/figure.svg", "figure", "1. figure", **OF_EXPERIMENT),
         figure_png=f"{RESULTS}/{{domain}}/{{experiment}}/figure.png",
     log:
         run=f"{RESULTS}/{{domain}}/{{experiment}}/run.json",
@@ -63,12 +45,7 @@ rule collect:
     output:
         metrics=f"{RESULTS}/metrics.csv",
         claims=f"{RESULTS}/claims.csv",
-        headline=report(
-            f"{RESULTS}/headline.md",
-            caption="../report/headline.rst",
-            category="1. Headline",
-            labels={"what": "the paper's numbers beside ours, and all claims"},
-        ),
+        headline=shown("headline.md", "headline", "the paper's numbers beside ours, and all claims", **HEADLINE),
     log:
         run=f"{RESULTS}/run.json",
         text=f"{RESULTS}/log.txt",
@@ -94,12 +71,7 @@ rule page:
     input:
         unpack(PAGE.inputs),
     output:
-        page=report(
-            f"{RESULTS}/index.html",
-            caption="../report/page.rst",
-            category="1. Headline",
-            labels={"what": "all results on one page"},
-        ),
+        page=shown("index.html", "page", "all results on one page", **HEADLINE),
     log:
         run=f"{RESULTS}/index.run.json",
         text=f"{RESULTS}/index.log.txt",

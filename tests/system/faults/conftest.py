@@ -1,13 +1,15 @@
-"""Tiny jobs of every kind, processes that run them, and the table of what came of the faults."""
+"""Tiny jobs of every kind, and processes that run them."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,15 +24,17 @@ from metapt.domains.ecg.config import Arm
 from metapt.domains.ecg.data import prepare
 from metapt.domains.ecg.data.simulate import generate, write
 from metapt.engine import records
-from metapt.engine.jobs import Job
+from metapt.engine.jobs import TRAINING, Job
 from metapt.files import sha256
 from metapt.machine import Machine
 from metapt.sections import JobSettings, plain
 
-FULL = os.environ.get("METAPT_FAULTS") == "full"
-"""Set METAPT_FAULTS=full for 20 moments of each kind and 10,000 files for each reader."""
+from ..fetching.serving import Answer, Handler, Server
 
-MEASURED = "PT wall time (s)", "PT time per step (s)", "PT peak memory (GB)", "FT wall time (s)"
+FULL = os.environ.get("METAPT_FAULTS") == "full"
+"""METAPT_FAULTS=full: 20 moments of each kind, 10,000 files for each reader, each error of each call."""
+
+MEASURED = re.compile(r"wall time|time per step|peak memory")
 """Metrics that differ from run to run."""
 
 
@@ -58,49 +62,46 @@ class Ended(NamedTuple):
 class Forks:
     """`forks.py` at the other end of a pipe."""
 
-    def __init__(self, folder: Path) -> None:
-        self._stderr = folder / "stderr"
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "no_proxy": "*"}
-        self._process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("forks.py")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
-        self._lock = threading.Lock()
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        assert process.stdin
+        assert process.stdout
+        self._requests, self._answers, self._folder = process.stdin, process.stdout, folder
 
     def __call__(
-        self, *jobs: Job, kill_after: float | None = None, faults: tuple[str, ...] = ("checkpoint_always",)
-    ) -> list[Ended]:
-        """Run jobs side by side to their ends, or to their kill."""
-        paths = [self._stderr.with_name(f"stderr{number}") for number in range(len(jobs))]
-        requests = [
-            {"job": asdict(job), "faults": faults, "stderr": str(path)} for job, path in zip(jobs, paths, strict=True)
-        ]
-        with self._lock:
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._process.stdin.write(json.dumps({"jobs": requests, "kill_after": kill_after}) + "\n")
-            self._process.stdin.flush()
-            answer = json.loads(self._process.stdout.readline())
+        self, *jobs: Job, kill_after: float | None = None, kill_at: int | None = None,
+        told: tuple[int, int] | None = None, faults: tuple[str, ...] = ("checkpoint_always",),
+    ) -> list[Ended]:  # fmt: skip
+        """Run jobs side by side to their ends.
+
+        Args:
+            jobs: each runs in a process of its own.
+            kill_after: seconds after which they are killed.
+            kill_at: the number of the checkpoint after which they kill themselves.
+            told: a signal that they send themselves, and at which look whether a checkpoint is due.
+            faults: which they meet, of `forks.py`.
+        """
+        described = [asdict(job) | {"stderr": f"{self._folder}/stderr{number}"} for number, job in enumerate(jobs)]
+        request = {"jobs": described, "faults": faults, "kill_after": kill_after, "kill_at": kill_at, "told": told}
+        self._requests.write(json.dumps(request) + "\n")
+        self._requests.flush()
+        answer = json.loads(self._answers.readline())
         return [
-            Ended(status, answer["seconds"], _text(Path(job.log)), _text(path))
-            for status, job, path in zip(answer["statuses"], jobs, paths, strict=True)
+            Ended(status, answer["seconds"], _text(job["log"]), _text(job["stderr"]))
+            for status, job in zip(answer["statuses"], described, strict=True)
         ]
 
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
 
-
-def _text(path: Path) -> str:
-    return path.read_text(errors="replace") if path.is_file() else ""
+def _text(path: str) -> str:
+    return Path(path).read_text(errors="replace") if Path(path).is_file() else ""
 
 
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    found = Forks(tmp_path_factory.mktemp("forks"))
-    yield found
-    found.close()
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "no_proxy": "*"}
+    command = [sys.executable, Path(__file__).with_name("forks.py")]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+        yield Forks(process, tmp_path_factory.mktemp("forks"))
 
 
 @dataclass(frozen=True)
@@ -112,33 +113,32 @@ class Kind:
     config: dict[str, Any]
     inputs: dict[str, Path] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
+    threads: int = 1
 
     def job(self, folder: Path, **changes: Any) -> Job:
         """The job whose outputs, checkpoint and log lie in `folder`."""
-        config = self.config | (
-            {"checkpoint": str(folder / "resume" / "state.pt")} if self.stage in ("pretrain", "finetune") else {}
-        )
+        resumes = {"checkpoint": str(folder / "resume" / "state.pt")} if self.stage in TRAINING else {}
         for path in self.inputs.values():
             if records.producer(path) is None:  # no job has made it
-                sums = {"outputs": {path.name: sha256(path)}}
-                records.write(
-                    path.with_name(f"{path.name}.run.json"), {"outputs": {path.name: path.name}, "sha256": sums}
-                )
+                made = {"outputs": {path.name: path.name}, "sha256": {"outputs": {path.name: sha256(path)}}}
+                records.write(path.with_name(f"{path.name}.run.json"), made)
         fields: dict[str, Any] = {
             "stage": self.stage,
             "name": "mine",
             "entry": self.entry,
-            "config": config,
+            "config": self.config | resumes,
             "inputs": {name: str(path) for name, path in self.inputs.items()},
             "outputs": {name: str(folder / "out" / file) for name, file in self.outputs.items()},
             "record": str(folder / "run.json"),
             "log": str(folder / "log.txt"),
+            "threads": self.threads,
         }
         return Job(**(fields | changes))
 
 
 RAW = ("ptbxl_database.csv", "scp_statements.csv", "records.json")
-PRETRAINED = {"pretrained": "pretrained.pt", "metrics": "metrics.csv", "series": "series.csv"}
+TABLES = {"metrics": "metrics.csv", "series": "series.csv"}
+PRETRAINED = {"pretrained": "pretrained.pt"} | TABLES
 
 
 @pytest.fixture(scope="session")
@@ -162,57 +162,67 @@ def prepared(raw: dict[str, Path]) -> dict[str, Path]:
 def kinds(
     raw: dict[str, Path], prepared: dict[str, Path], forks: Forks, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Kind]:
-    """preparation, PT, meta-PT and FT of ECGs."""
+    """Preparation, PT, meta-PT and FT of ECGs."""
+    common = {"domain": "ecg", "split": "patients", "width": 2, "samples": 1000, "seed": 0}
 
     def pretraining(arm: dict[str, Any], meta_size: int | None) -> Kind:
-        settings = plain(TypeAdapter(Arm).validate_python(arm))
-        config = {
-            "domain": "ecg",
-            "arm": "mine",
-            "arm_settings": settings,
-            "seed": 0,
-            "meta_size": meta_size,
-            "split": "patients",
-            "width": 2,
-        }
-        return Kind(
-            "pretrain",
-            "domains.ecg.pretrain",
-            config | {"samples": 1000, "pretrain": {"signals": 24, "epochs": 2, "batch_size": 8}},
-            prepared,
-            PRETRAINED,
-        )
+        config = common | {"arm": "mine", "arm_settings": plain(TypeAdapter(Arm).validate_python(arm))}
+        config |= {"meta_size": meta_size, "pretrain": {"signals": 24, "epochs": 2, "batch_size": 8}}
+        return Kind("pretrain", "domains.ecg.pretrain", config, prepared, PRETRAINED)
 
+    outputs = {"signals": "signals.npy", "records": "records.csv"}
     found = {
-        "preparation": Kind(
-            "prepare",
-            "domains.ecg.data.prepare",
-            {"domain": "ecg"},
-            raw,
-            {"signals": "signals.npy", "records": "records.csv"},
-        ),
+        "preparation": Kind("prepare", "domains.ecg.data.prepare", {"domain": "ecg"}, raw, outputs),
         "PT": pretraining({"method": "simclr"}, None),
         "meta-PT": pretraining({"method": "meta", "pretrain_steps": 1, "batch_size": 8, "warmup_epochs": 0}, 20),
     }
     job = found["PT"].job(tmp_path_factory.mktemp("encoder"))
     (ended,) = forks(job)
     assert ended.status == 0, ended.stderr
-    finetuning = {
-        "domain": "ecg",
-        "arm": "simclr",
-        "meta_size": None,
-        "size": 40,
-        "split": "patients",
-        "seed": 0,
-        "finetune_seeds": 3,
-    }
-    finetuning |= {"evaluations": ["full_transfer", "linear_evaluation"], "width": 2, "samples": 1000}
-    finetuning |= {"finetune": {"epochs": 2, "linear_epochs": 3, "batch_size": 8}}
+    config = common | {"arm": "simclr", "meta_size": None, "size": 40, "finetune_seeds": 3}
+    config |= {"evaluations": ["full_transfer", "linear_evaluation"]}
+    config |= {"finetune": {"epochs": 2, "linear_epochs": 3, "batch_size": 8}}
     inputs = prepared | {"pretrained": Path(job.outputs["pretrained"])}
-    found["FT"] = Kind(
-        "finetune", "domains.ecg.finetune", finetuning, inputs, {"metrics": "metrics.csv", "series": "series.csv"}
-    )
+    found["FT"] = Kind("finetune", "domains.ecg.finetune", config, inputs, TABLES)
     return found
+
+
+DOWNLOADED = ("large0", "large1", "z.csv", "records.json")
+
+
+def slowly(content: bytes) -> Answer:
+    """Answer with the requested range in ten pieces, a hundredth of a second apart."""
+
+    def answer(handler: Handler) -> None:
+        start, step = handler.start, max(1, len(content) // 10)
+        range_of = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        handler.reply(206 if start else 200, b"", Content_Length=str(len(content) - start), Content_Range=range_of)
+        for place in range(start, len(content), step):
+            handler.wfile.write(content[place : place + step])
+            handler.wfile.flush()
+            time.sleep(0.01)
+
+    return answer
+
+
+@pytest.fixture
+def download(server: Server) -> Kind:
+    """Of two large files and of 20 small ones that a list of sums describes."""
+    random = np.random.default_rng(0)
+    large = {f"large{number}": random.bytes(300_000) for number in range(2)}
+    records = {f"records/{number}.{kind}": random.bytes(2_000) for number in range(10) for kind in ("dat", "hea")}
+    records["z.csv"] = b"which is looked for in the list, and comes last there"
+    sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in records.items())
+    served = large | records | {"SHA256SUMS.txt": sums.encode()}
+    server.answers |= {f"/{name}": slowly(content) for name, content in served.items()}
+    source = {
+        "name": "things", "version": "1", "licence": "none", "description": "for tests", "citation": "none",
+        "urls": [server.url],
+        "files": {name: {"at_most": len(it), "sha256": hashlib.sha256(it).hexdigest()} for name, it in large.items()},
+        "listed": {"sums": "SHA256SUMS.txt", "files": ["z.csv"], "records": "records/"},
+    }  # fmt: skip
+    outputs = {name: name for name in DOWNLOADED}
+    return Kind("download", "fetching", {"source": source, "mirrors": []}, outputs=outputs)
 
 
 Contents = dict[str, bytes]
@@ -228,7 +238,12 @@ def _common(path: Path) -> bytes:
     if path.name != "metrics.csv":
         return path.read_bytes()
     table = pd.read_csv(path)
-    return table[~table["metric"].isin(MEASURED)].to_csv(index=False).encode()
+    return table[~table["metric"].str.contains(MEASURED)].to_csv(index=False).encode()
+
+
+def check_whole(folder: Path, right: Contents) -> None:
+    for name, content in contents(folder).items():
+        assert name.endswith(".part") or content == right[name], f"{name} is there, and is not whole"
 
 
 @dataclass(frozen=True)
@@ -247,12 +262,12 @@ class Jobs:
         (ended,) = self.forks(job, **options)
         return ended
 
-    def undisturbed(self, kind: Kind) -> tuple[Contents, float]:
+    def undisturbed(self, kind: Kind, **options: Any) -> tuple[Contents, float]:
         """Return what a kind of job leaves when nothing happens, and how many seconds it takes."""
         key = json.dumps(asdict(kind.job(Path("x"))), sort_keys=True)
         if key not in self.known:
             folder = self.folders.mktemp("undisturbed")
-            ended = self.run(kind.job(folder))
+            ended = self.run(kind.job(folder), **options)
             assert ended.status == 0, ended.stderr
             assert len(contents(folder)) >= len(kind.outputs)
             self.known[key] = contents(folder), ended.seconds
@@ -301,8 +316,3 @@ def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     yield make
     if mounted:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-@pytest.fixture(scope="session")
-def random() -> np.random.Generator:
-    return np.random.default_rng(20)

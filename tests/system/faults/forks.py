@@ -1,11 +1,12 @@
 """Run jobs in processes that can be killed: `python forks.py`, one request per line of stdin, one answer per line.
 
 The process imports torch once and forks a child for each job, so that an attempt costs no imports. A child may be
-killed with SIGKILL after a time, and may meet a fault, one of `FAULTS`.
+killed with SIGKILL after a time or at a checkpoint, and may meet faults of `FAULTS`.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -14,15 +15,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
 
-import metapt.domains.ecg.data.prepare
-import metapt.domains.ecg.finetune
-import metapt.domains.ecg.pretrain
-import metapt.domains.ppi.pretrain
-import metapt.fetching
 import metapt.training.meta as meta_loop
 from metapt.domains.ecg.problem import SimclrProblem
 from metapt.engine.execute import execute
@@ -31,6 +28,11 @@ from metapt.training.checkpoint import Checkpoint
 from metapt.training.interruption import Every
 
 POLL = 0.001
+ENTRIES = (
+    *(f"metapt.domains.ecg.{name}" for name in ("data.prepare", "finetune", "pretrain")),
+    *(f"metapt.domains.mnist.experiments.{name}.run" for name in ("bptt", "example_weighting", "rotation_mean")),
+    *("metapt.domains.ppi.pretrain", "metapt.fetching"),
+)
 
 
 def checkpoint_always() -> None:
@@ -38,21 +40,28 @@ def checkpoint_always() -> None:
     Every.__call__ = lambda self: True  # type: ignore[method-assign]
 
 
-def impatient() -> None:
-    """Servers are waited for as long as tests can."""
-    metapt.fetching.TIMEOUT, metapt.fetching.PAUSES = 0.5, (0.01,)
-
-
-def killed_at_fourth_checkpoint() -> None:
-    """The process kills itself when a fourth checkpoint is written."""
-    whole, saves = Checkpoint.save, iter(range(10**9))
+def killed_at(number: int) -> None:
+    """The process kills itself when it has written so many checkpoints."""
+    whole, saves = Checkpoint.save, itertools.count(1)
 
     def save(self: Checkpoint, state: dict[str, Any], *processes: Any) -> None:
         whole(self, state, *processes)
-        if next(saves) == 3:
+        if next(saves) == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
     Checkpoint.save = save  # type: ignore[method-assign]
+
+
+def told_to_end(number: int, at: int) -> None:
+    """The process sends itself a signal when it looks that often whether a checkpoint is due."""
+    whole, looks = Every.__call__, itertools.count(1)
+
+    def due(self: Every) -> bool:
+        if next(looks) == at:
+            os.kill(os.getpid(), number)
+        return whole(self)
+
+    Every.__call__ = due  # type: ignore[method-assign]
 
 
 def jumping_clock() -> None:
@@ -67,7 +76,7 @@ def one_core() -> None:
 
 def nan_loss() -> None:
     """The PT loss of the fifth PT step is not a number, nor are those after it."""
-    whole, steps = SimclrProblem.pretrain_loss, iter(range(10**9))
+    whole, steps = SimclrProblem.pretrain_loss, itertools.count()
 
     def broken(self: SimclrProblem, pretrained: Any, meta: Any, batch: Any) -> torch.Tensor:
         loss = whole(self, pretrained, meta, batch)
@@ -78,7 +87,7 @@ def nan_loss() -> None:
 
 
 def _nan_hypergradients(which: Callable[[int], bool]) -> None:
-    whole, calls = meta_loop.hypergradient, iter(range(10**9))
+    whole, calls = meta_loop.hypergradient, itertools.count()
 
     def broken(*arguments: Any, **words: Any) -> Any:
         result = whole(*arguments, **words)
@@ -97,31 +106,28 @@ def nan_hypergradients() -> None:
     _nan_hypergradients(lambda call: True)
 
 
-FAULTS = (
-    checkpoint_always,
-    impatient,
-    killed_at_fourth_checkpoint,
-    jumping_clock,
-    one_core,
-    nan_loss,
-    one_nan_hypergradient,
-    nan_hypergradients,
-)
+FAULTS = {
+    fault.__name__: fault
+    for fault in (checkpoint_always, jumping_clock, one_core, nan_loss, one_nan_hypergradient, nan_hypergradients)
+}
 
 
-def start(request: dict[str, Any]) -> int:
+def start(job: dict[str, Any], faults: list[str], kill_at: int | None, told: list[int] | None) -> int:
     child = os.fork()
     if child:
         return child
-    errors = os.open(request["stderr"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    errors = os.open(job.pop("stderr"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(errors, 1)
     os.dup2(errors, 2)
     status = 70
     try:
-        for fault in FAULTS:
-            if fault.__name__ in request["faults"]:
-                fault()
-        status = execute(Job(**request["job"]))
+        for fault in faults:
+            FAULTS[fault]()
+        if kill_at is not None:
+            killed_at(kill_at)
+        if told is not None:
+            told_to_end(*told)
+        status = execute(Job(**job))
         sys.stderr.flush()
     finally:
         os._exit(status)
@@ -145,12 +151,15 @@ def ended(children: list[int], kill_after: float | None) -> list[int]:
 
 
 def main() -> None:
+    for name in ENTRIES:  # imported here once, so that no child has to
+        import_module(name)
     torch.set_num_threads(1)
     torch.optim.Adam([torch.zeros(1)])  # imports what torch would import in each child
     for line in sys.stdin:
-        requests = json.loads(line)
+        request = json.loads(line)
         began = time.monotonic()
-        statuses = ended([start(request) for request in requests["jobs"]], requests["kill_after"])
+        children = [start(job, *(request[name] for name in ("faults", "kill_at", "told"))) for job in request["jobs"]]
+        statuses = ended(children, request["kill_after"])
         print(json.dumps({"statuses": statuses, "seconds": time.monotonic() - began}), flush=True)
 
 

@@ -13,54 +13,29 @@ from pathlib import Path
 
 import pytest
 
-from metapt.engine.jobs import Job
+from .conftest import Jobs, Kind, check_whole, contents, leftovers
 
-from ..fetching.serving import Server
-from .conftest import Contents, Jobs, Kind, contents, leftovers
-from .test_kill import DOWNLOADED, check_whole, source
-
-pytestmark = pytest.mark.slow
 Disk = Callable[[str], Path]
 
 
-def until_it_fits(job: Job, folder: Path, disk: Disk, right: Contents, jobs: Jobs, least: int) -> int:
-    """Runs a job on a disk that grows by half until it fits; the number of times that the disk was full."""
-    full, size = 0, least
-    while True:
-        disk(f"size={size}k")
-        ended = jobs.run(job)
-        check_whole(folder, right)
-        if ended.status == 0:
-            assert contents(folder) == right
-            assert not leftovers(folder)
-            return full
-        full += 1
-        assert "the disk is full" in ended.error, ended.error
-        assert "make room, or name a folder on another disk in the config" in ended.error
-        assert "Traceback" not in ended.stderr
-        size = size * 3 // 2 + 4
-
-
-@pytest.mark.parametrize(("name", "least"), [("preparation", 64), ("FT", 8)])
-def test_a_full_disk(name: str, least: int, jobs: Jobs, disk: Disk) -> None:
-    """Everything that the job writes lies on the disk: data, checkpoint, results, log and record."""
-    right, _ = jobs.undisturbed(jobs[name])
-    folder = disk(f"size={least}k") / "run"
-    full = until_it_fits(jobs[name].job(folder), folder, disk, right, jobs, least)
-    assert full
-
-
-def test_a_full_disk_in_a_download(server: Server, jobs: Jobs, disk: Disk) -> None:
-    kind = Kind(
-        "download",
-        "fetching",
-        {"source": source(server), "mirrors": []},
-        outputs={name: name for name in DOWNLOADED},
-    )
+@pytest.mark.parametrize(("name", "least"), [("preparation", 64), ("FT", 8), ("download", 64)])
+def test_a_full_disk(name: str, least: int, jobs: Jobs, download: Kind, disk: Disk) -> None:
+    """Everything that the job writes lies on the disk, which grows until it fits: data, results, log and record."""
+    kind = download if name == "download" else jobs[name]
     right, _ = jobs.undisturbed(kind)
-    folder = disk("size=64k") / "run"
-    full = until_it_fits(kind.job(folder), folder, disk, right, jobs, 64)
-    assert full
+    size, status = least, 1
+    while status:
+        folder = disk(f"size={size}k") / "run"
+        ended = jobs.run(kind.job(folder))
+        status = ended.status
+        check_whole(folder, right)
+        if status:
+            assert "the disk is full" in ended.error
+            assert "make room, or name a folder on another disk in the config" in ended.error
+            size = size * 2 + 4
+    assert contents(folder) == right
+    assert not leftovers(folder)
+    assert size > least, "it was full at first"
 
 
 @pytest.mark.parametrize("name", ["preparation", "FT"])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
+import io
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,12 +26,88 @@ from metapt.machine import THREAD_VARIABLES
 from metapt.training import checkpoint
 from metapt.training.interruption import Every
 
-from .conftest import PRETRAINED, Contents, Kind, contents, leftovers
-from .failing import Calls
+from .conftest import FULL, PRETRAINED, TABLES, Contents, Kind, contents, leftovers
 
 TOY = Path(__file__).parents[2] / "contract" / "toy_domain"
 WRITING = ("open", "write", "fsync", "close", "rename", "mkdir")
 """Calls that may find the disk full."""
+NAMELESS = ("read", "write", "fsync", "close")
+"""Calls on an open file: their errors do not say which."""
+
+
+class Calls:
+    """The calls so far by kind: open, read, write, fsync, close, rename, unlink, mkdir."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._folder = f"{folder}/"
+        self.begin()
+        self._open = io.open
+        for module in (builtins, io):
+            patch.setattr(module, "open", self._opened)
+        alike = {"replace": "rename", "remove": "unlink"}
+        for name in ("open", "rename", "replace", "unlink", "remove", "mkdir"):
+            patch.setattr(os, name, self._counted(alike.get(name, name), getattr(os, name)))
+        patch.setattr(os, "fsync", lambda descriptor: self.call("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    def begin(self, kind: str = "", number: int = 0, error: int = 0) -> None:
+        """Count from 0; the call of this kind and number is to fail."""
+        self.counts: Counter[str] = Counter()
+        self._fails = kind, number, error
+
+    def call(self, kind: str, path: Any) -> None:
+        """Count a call on a file, and fail it if it is its turn."""
+        if isinstance(path, int) or not os.fsdecode(path).startswith(self._folder):
+            return
+        self.counts[kind] += 1
+        fails, number, error = self._fails
+        if (kind, self.counts[kind]) == (fails, number):
+            raise OSError(error, os.strerror(error), *([] if kind in NAMELESS else [os.fspath(path)]))
+
+    def _counted(self, kind: str, whole: Any) -> Any:
+        def counted(path: Any, *arguments: Any, **words: Any) -> Any:
+            self.call(kind, path)
+            return whole(path, *arguments, **words)
+
+        return counted
+
+    def _opened(
+        self, file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, errors: Any = None,
+        newline: Any = None, closefd: bool = True, opener: Any = None,
+    ) -> Any:  # fmt: skip
+        if isinstance(file, int) or not os.fsdecode(file).startswith(self._folder):
+            return self._open(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        if opener is None:  # else it calls os.open
+            self.call("open", file)
+        raw = _File(self, os.fspath(file), mode.replace("b", "").replace("t", ""), opener=opener)
+        if buffering == 0:
+            return raw
+        of = io.BufferedRandom if "+" in mode else io.BufferedReader if "r" in mode else io.BufferedWriter
+        buffered = of(raw)
+        return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+
+
+class _File(io.FileIO):
+    def __init__(self, calls: Calls, *arguments: Any, **words: Any) -> None:
+        self._calls = calls
+        super().__init__(*arguments, **words)
+
+    def write(self, data: Any) -> int:
+        self._calls.call("write", self.name)
+        return super().write(data)
+
+    def readinto(self, buffer: Any) -> int:
+        self._calls.call("read", self.name)
+        return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        self._calls.call("read", self.name)
+        return super().readall()
+
+    def close(self) -> None:
+        closed = self.closed
+        super().close()
+        if not closed:
+            self._calls.call("close", self.name)
 
 
 @pytest.fixture(scope="module")
@@ -53,30 +133,21 @@ def kinds(patch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("every-call")
     toy = "domains.noise"
     pretraining = {"domain": "noise", "arm": "mine", "arm_settings": {"method": "fixed"}, "seed": 0, "epochs": 2}
-    finetuning = {
-        "domain": "noise",
-        "arm": "mine",
-        "seed": 0,
-        "finetune_seeds": 2,
-        "evaluations": ["linear_evaluation"],
-    }
+    finetuning = {"domain": "noise", "arm": "mine", "seed": 0, "finetune_seeds": 2}
+    finetuning |= {"evaluations": ["linear_evaluation"]}
 
     def made(kind: Kind) -> dict[str, Path]:
         job = kind.job(folder / kind.entry)
         assert execute(job) == 0
         return {name: Path(path) for name, path in job.outputs.items()}
 
-    found = {
-        "simulate": Kind(
-            "simulate", f"{toy}.data.simulate", {"source": "simulated"}, {}, {"examples.csv": "examples.csv"}
-        )
-    }
+    raw = {"examples.csv": "examples.csv"}
+    found = {"simulate": Kind("simulate", f"{toy}.data.simulate", {"source": "simulated"}, {}, raw)}
     found["prepare"] = Kind("prepare", f"{toy}.data.prepare", {}, made(found["simulate"]), {"examples": "examples.pt"})
     examples = made(found["prepare"])
     found["PT"] = Kind("pretrain", f"{toy}.pretrain", pretraining, examples, PRETRAINED)
     encoder = {"pretrained": made(found["PT"])["pretrained"]}
-    outputs = {"metrics": "metrics.csv", "series": "series.csv"}
-    found["FT"] = Kind("finetune", f"{toy}.finetune", finetuning, examples | encoder, outputs)
+    found["FT"] = Kind("finetune", f"{toy}.finetune", finetuning, examples | encoder, TABLES)
     metrics.write([metrics.row("mnist_bptt", "meta", "accuracy (%)", 90.0, replicate=0)], folder / "metrics.csv")
     write_csv({column: ["1"] for column in COLUMNS}, folder / "claims.csv")
     found["collect"] = Kind(
@@ -124,11 +195,12 @@ def test_every_call_fails(name: str, kinds: dict[str, Kind], tmp_path: Path, cap
         right, counts = results(folder), dict(calls.counts)
         assert min(counts["write"], counts["fsync"], counts["rename"]) >= len(job.outputs) + 1, "and the record"
         check_done(job, folder, right)
+        both = (errno.EIO, errno.ENOSPC)
         faults = [
             (each, number, error)
             for each, count in counts.items()
             for number in range(1, count + 1)
-            for error in (errno.EIO, *((errno.ENOSPC,) if each in WRITING else ()))
+            for error in (both[:1] if each not in WRITING else both if FULL else [both[number % 2]])
         ]
         for fault in faults:
             shutil.rmtree(folder)

@@ -1,24 +1,26 @@
-"""Killed with SIGKILL at random moments: files are complete, and the rerun ends in the bits of an undisturbed run."""
+"""Killed with SIGKILL at any moment: files are complete, and the rerun ends in the bits of an undisturbed run."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
-import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ..fetching.serving import Answer, Handler, Server
-from .conftest import Contents, Jobs, Kind, contents, times
+from metapt.engine.digest import PACKAGE
 
-pytestmark = pytest.mark.slow
+from ...contract.domain_cases import CASES
+from .conftest import TABLES, Jobs, Kind, check_whole, contents, times
+
 IMPORTS = 4.0
 """Seconds that the command takes to begin, roughly."""
 
@@ -39,69 +41,15 @@ def killed_at(moment: float, seconds: float, kind: Kind, jobs: Jobs, folder: Pat
     raise AssertionError("every run had ended before it was killed")
 
 
-def check_whole(folder: Path, right: Contents) -> None:
-    for name, content in contents(folder).items():
-        assert name.endswith(".part") or content == right[name], f"{name} is there, and is not whole"
-
-
-@pytest.mark.parametrize(("name", "few"), [("preparation", 3), ("PT", 3), ("meta-PT", 3), ("FT", 3)])
-def test_a_killed_job_goes_on_to_the_same_bits(name: str, few: int, jobs: Jobs, tmp_path: Path) -> None:
-    right, seconds = jobs.undisturbed(jobs[name])
-    for number, moment in enumerate(moments(few, seed=len(name))):
-        folder = killed_at(moment, seconds, jobs[name], jobs, tmp_path / str(number))
-        check_whole(folder, right)
-        jobs.run_well(jobs[name], folder)
-        assert json.loads((folder / "run.json").read_text())["state"] == "done"
-
-
-DOWNLOADED = ("large0", "large1", "z.csv", "records.json")
-
-
-def slowly(content: bytes) -> Answer:
-    """Answer with the requested range in ten pieces, a hundredth of a second apart."""
-
-    def answer(handler: Handler) -> None:
-        start, step = handler.start, max(1, len(content) // 10)
-        range_of = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        handler.reply(206 if start else 200, b"", Content_Length=str(len(content) - start), Content_Range=range_of)
-        for place in range(start, len(content), step):
-            handler.wfile.write(content[place : place + step])
-            handler.wfile.flush()
-            time.sleep(0.01)
-
-    return answer
-
-
-def source(server: Server) -> dict[str, Any]:
-    """A source of two large files and of 20 small ones that a list of sums describes."""
-    random = np.random.default_rng(0)
-    large = {f"large{number}": random.bytes(300_000) for number in range(2)}
-    records = {f"records/{number}.{kind}": random.bytes(2_000) for number in range(10) for kind in ("dat", "hea")}
-    records["z.csv"] = b"which is looked for in the list, and comes last there"
-    sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in records.items())
-    served = large | records | {"SHA256SUMS.txt": sums.encode()}
-    server.answers |= {f"/{name}": slowly(content) for name, content in served.items()}
-    return {
-        "name": "things", "version": "1", "licence": "none", "description": "for tests", "citation": "none",
-        "urls": [server.url],
-        "files": {name: {"at_most": len(it), "sha256": hashlib.sha256(it).hexdigest()} for name, it in large.items()},
-        "listed": {"sums": "SHA256SUMS.txt", "files": ["z.csv"], "records": "records/"},
-    }  # fmt: skip
-
-
-def test_a_killed_download_goes_on(server: Server, jobs: Jobs, tmp_path: Path) -> None:
-    kind = Kind(
-        "download",
-        "fetching",
-        {"source": source(server), "mirrors": []},
-        outputs={name: name for name in DOWNLOADED},
-    )
+@pytest.mark.parametrize("name", ["preparation", "PT", "meta-PT", "FT", "download"])
+def test_a_killed_job_goes_on_to_the_same_bits(name: str, jobs: Jobs, download: Kind, tmp_path: Path) -> None:
+    kind = download if name == "download" else jobs[name]
     right, seconds = jobs.undisturbed(kind)
-    assert len(right) == 3 + 20 + 1 + 1
-    for number, moment in enumerate(moments(4, seed=1)):
+    for number, moment in enumerate(moments(2, seed=len(name))):
         folder = killed_at(moment, seconds, kind, jobs, tmp_path / str(number))
         check_whole(folder, right)
         jobs.run_well(kind, folder)
+        assert json.loads((folder / "run.json").read_text())["state"] == "done"
 
 
 def test_a_killed_command_goes_on(jobs: Jobs, tmp_path: Path) -> None:
@@ -127,3 +75,107 @@ def test_a_killed_command_goes_on(jobs: Jobs, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         found = contents(folder)
         assert {name: found[name] for name in right} == right
+
+
+SMALL = {"pretrain_examples": 64, "finetune_examples": 64, "batch_size": 8}
+STACKED = {"pretrain_steps": 2, "warmup_epochs": 0.75, "head_steps_between_updates": 1, "average_decay": 0.9}
+ARMS: dict[str, dict[str, Any]] = {
+    "rotation_mean": {"method": "meta", "unroll": "head", **STACKED},
+    "example_weighting": {"method": "meta", "unroll": "head", "pretrain_lr": 1e-3, "meta_lr": 1e-3},
+    "bptt": {"method": "bptt", "outer_steps": 16},
+}
+STUDIES: dict[str, tuple[dict[str, Any], list[int], int, str]] = {
+    "rotation_mean": (SMALL | {"replicates": 2, "epochs": 2}, [2, 3, 1], 1, "meta-PT"),
+    "example_weighting": (
+        {"replicates": 2, "pretrain_examples": 40, "classes": 11, "batch_size": 8, "epochs": 2},
+        [3, 5, 4],
+        2,
+        "meta-PT of seed 0",
+    ),
+    "bptt": (
+        SMALL | {"pretrain_steps": 3, "finetune_steps": 3, "replicates": 1, "evaluations": 1},
+        [2, 5, 3],
+        1,
+        "mnist_bptt a",
+    ),
+}
+"""Studies with stacked replicates, with replicates in threads, and with backpropagation through PT and FT: settings,
+checkpoints at which they are killed, threads, and what the log calls that which goes on."""
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_that_is_killed_again_and_again_ends_in_the_same_bits(name: str, jobs: Jobs, tmp_path: Path) -> None:
+    settings, saves, threads, label = STUDIES[name]
+    config = {"domain": "mnist", "experiment": name, "arm": "a", "settings": settings | {"arms": {"a": ARMS[name]}}}
+    digits = {"data": CASES["mnist"].prepare(tmp_path)["data"]}
+    kind = Kind("study", f"domains.mnist.experiments.{name}.run", config, digits, TABLES, threads)
+    jobs.undisturbed(kind, faults=())  # whose few checkpoints change no bit, either
+    steps: list[int] = []
+    for number in (*saves, None):
+        ended = (
+            jobs.run(kind.job(tmp_path / "run"), kill_at=number) if number else jobs.run_well(kind, tmp_path / "run")
+        )
+        assert ended.status == (-signal.SIGKILL if number else 0), ended.stderr
+        steps += [int(step) for step in re.findall(rf"{label} goes on at .* (\d+)$", ended.log, flags=re.M)]
+    assert steps == sorted(steps)
+    assert steps, "it was resumed"
+    assert threads > 1 or len(set(steps)) == len(saves), "it got on in between"
+
+
+@pytest.fixture
+def killed(jobs: Jobs, tmp_path: Path) -> Path:
+    """What a PT run leaves that is killed with two generations of its checkpoint written."""
+    ended = jobs.run(jobs["PT"].job(tmp_path / "killed"), kill_at=4)
+    assert ended.status == -signal.SIGKILL, ended
+    return tmp_path / "killed"
+
+
+def cut(content: bytes, random: np.random.Generator) -> bytes:
+    return content[: random.integers(len(content))]
+
+
+def flipped(content: bytes, random: np.random.Generator) -> bytes:
+    altered = bytearray(content)
+    for place in random.choice(len(altered), random.integers(1, 4)):
+        altered[place] ^= 1 << random.integers(8)
+    return bytes(altered)
+
+
+def test_an_altered_checkpoint_is_passed_over_for_the_one_before(jobs: Jobs, killed: Path, tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    damages = [{}, *({"state.pt": change} for change in (cut, flipped) for _ in range(times(1)))]
+    damages.append({"state.pt": cut, "state.pt.previous": flipped})
+    for number, damage in enumerate(damages):
+        folder = shutil.copytree(killed, tmp_path / str(number))
+        for name, change in damage.items():
+            path = folder / "resume" / name
+            path.write_bytes(change(path.read_bytes(), random))
+        log = jobs.run_well(jobs["PT"], folder).log
+        assert ("state.pt is cut or altered and is passed over" in log) == bool(damage)
+        if len(damage) == 2:
+            assert "no checkpoint of this run is left, so it starts anew" in log
+        assert re.findall(r"goes on at step (\d+)", log) == [["4"], ["3"], []][len(damage)]
+
+
+RUN = """
+import json, sys
+from metapt.engine.execute import execute
+from metapt.engine.jobs import Job
+sys.exit(execute(Job(**json.loads(sys.argv[1]))))
+"""
+
+
+def test_a_state_of_other_code_is_passed_over(jobs: Jobs, tmp_path: Path) -> None:
+    """FT goes through the layers of `hypergrad`, whatever it imports of them itself."""
+    job = jobs["FT"].job(tmp_path / "run")
+    ended = jobs.run(job, kill_at=4)
+    assert ended.status == -signal.SIGKILL, ended
+    shutil.copytree(PACKAGE, tmp_path / "source/metapt", ignore=shutil.ignore_patterns("__pycache__"))
+    with (tmp_path / "source/metapt/hypergrad/layers/relu.py").open("a") as file:
+        file.write("\nCHANGED = True\n")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "source"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", RUN, json.dumps(asdict(job))]
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "state.pt belongs to another config, data, code, version of torch, device" in log
+    assert "no checkpoint of this run is left, so it starts anew" in log

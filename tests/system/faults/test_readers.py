@@ -40,14 +40,14 @@ from metapt.sections import JobSettings
 
 from ...unit.ppi import test_archive as archives
 from .conftest import FULL
-from .mutations import mutated, zipped
 
 SECONDS = 30
 TAXON = 11
 
-many = settings(derandomize=True, database=None, deadline=None, suppress_health_check=[*HealthCheck])
-if FULL:
-    many = settings(many, max_examples=10_000)
+many = settings(
+    max_examples=10_000 if FULL else 100, derandomize=True, database=None, deadline=None,
+    suppress_health_check=[*HealthCheck],
+)  # fmt: skip
 
 
 def read(call: Callable[[], Any]) -> Any:
@@ -68,6 +68,52 @@ def read(call: Callable[[], Any]) -> Any:
     return found
 
 
+TOKENS = [
+    *(bytes([value]) for value in (0, 1, 8, 10, 13, 32, 34, 39, 44, 45, 58, 123, 125, 127, 128, 255)),
+    *b'nan inf -1 1e999 0x10 99999999999999999999 \xff\xfe \xc3\x28 "" <html> PK\x03\x04'.split(b" "),
+    *(b"\t", b"\n\n", b"[]" * 50, b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x1f\x8b\x08"),
+    *("١٢".encode(), "\u2028".encode()),
+]
+CHANGES = ["cut", *3 * ["flip"], *3 * ["token"], "out", "double", "swap", "value", "append"]
+
+
+@st.composite
+def mutated(draw: st.DrawFn, content: bytes) -> bytes:
+    """Return `content` after one to four alterations: cut, flipped bits, removed, doubled, swapped or added parts."""
+    altered = bytearray(content)
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, max(len(altered) - 1, 0)))
+        end = min(len(altered), place + draw(st.sampled_from([1, 1, 2, 4, 16, 300])))
+        match draw(st.sampled_from(CHANGES)):
+            case "cut":
+                del altered[place:]
+            case "flip" if altered:
+                altered[place] ^= 1 << draw(st.integers(0, 7))
+            case "token":
+                altered[place:place] = draw(st.sampled_from(TOKENS))
+            case "out":
+                del altered[place:end]
+            case "double":
+                altered[place:place] = altered[place:end]
+            case "swap":
+                altered[place:end] = altered[place:end][::-1]
+            case "value":
+                token = draw(st.sampled_from(TOKENS))
+                altered[place : place + len(token)] = token
+            case "append":
+                altered += draw(st.sampled_from(TOKENS)) * draw(st.sampled_from([1, 1, 100]))
+    return bytes(altered)
+
+
+@st.composite
+def zipped(draw: st.DrawFn, content: bytes) -> tuple[bytes, bytes | None]:
+    """A gzip file of altered content, with the content; or an altered gzip file of `content`, with None."""
+    if draw(st.booleans()):
+        inside = draw(mutated(content))
+        return gzip.compress(inside, 1, mtime=0), inside
+    return draw(mutated(gzip.compress(content, 1, mtime=0))), None
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("altered")
@@ -76,64 +122,46 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # IDX
 
 
-def idx(folder: Path, tensor: torch.Tensor) -> bytes:
-    write_idx(folder / "whole", tensor)
-    return (folder / "whole").read_bytes()
-
-
+@many
+@given(data=st.data())
 @pytest.mark.parametrize("shape", [(3, 28, 28), (40,)], ids=["images", "labels"])
-def test_idx(shape: tuple[int, ...], folder: Path) -> None:
-    content = idx(folder, torch.arange(np.prod(shape)).remainder(251).to(torch.uint8).reshape(shape))
-
-    @many
-    @given(data=st.data())
-    def check(data: st.DataObject) -> None:
-        packed, inside = data.draw(zipped(content))
-        plain = inside is not None and data.draw(st.booleans())
-        path = folder / ("altered" if plain else "altered.gz")
-        path.write_bytes(inside if plain and inside is not None else packed)
-        found = read(lambda: read_idx(path))
-        if found is not None:
-            right = content if inside is None else inside
-            dimensions = right[3]
-            size = struct.unpack_from(f">{dimensions}I", right, 4)
-            assert tuple(found.shape) == size
-            assert found.tobytes() == right[4 + 4 * dimensions :]
-
-    check()
+def test_idx(shape: tuple[int, ...], folder: Path, data: st.DataObject) -> None:
+    write_idx(folder / "whole", torch.arange(np.prod(shape)).remainder(251).to(torch.uint8).reshape(shape))
+    content = (folder / "whole").read_bytes()
+    packed, inside = data.draw(zipped(content))
+    plain = inside is not None and data.draw(st.booleans())
+    path = folder / ("altered" if plain else "altered.gz")
+    path.write_bytes(inside if plain and inside is not None else packed)
+    found = read(lambda: read_idx(path))
+    if found is not None:
+        right = content if inside is None else inside
+        assert tuple(found.shape) == struct.unpack_from(f">{right[3]}I", right, 4)
+        assert found.tobytes() == right[4 + 4 * right[3] :]
 
 
 # WFDB
 
 
-def test_wfdb_record(folder: Path) -> None:
+@many
+@given(data=st.data())
+def test_wfdb_record(folder: Path, data: st.DataObject) -> None:
     name = "records100/00000/00001_lr"
     hea, dat = folder / f"{name}.hea", folder / f"{name}.dat"
     hea.parent.mkdir(parents=True, exist_ok=True)
     write_record(folder / name, np.random.default_rng(0).integers(-3000, 3000, (12, 1000)).astype(np.int16))
-    header, values = hea.read_bytes(), dat.read_bytes()
-
-    @many
-    @given(data=st.data())
-    def check(data: st.DataObject) -> None:
-        which = data.draw(st.sampled_from(["hea", "hea", "dat", "both"]))
-        new_header = data.draw(mutated(header)) if which != "dat" else header
-        new_values = data.draw(mutated(values)) if which != "hea" else values
-        hea.write_bytes(new_header)
-        dat.write_bytes(new_values)
-        found = read(lambda: read_signals(folder, [name]))
-        if found is not None:
-            right = np.frombuffer(new_values, "<i2").reshape(1000, 12).T
-            assert np.array_equal(found[0], right)
-            lines = [
-                line for line in new_header.decode("ascii", "ignore").splitlines() if line.strip() and line[0] != "#"
-            ]
-            for lead, line in zip(right, lines[1:13], strict=True):
-                numbers = list(map(int, re.findall(r"-?\d+", line, re.ASCII)))
-                assert int(lead[0]) in numbers
-                assert any((number - int(lead.sum(dtype=np.int64))) % 2**16 == 0 for number in numbers)
-
-    check()
+    which = data.draw(st.sampled_from(["hea", "hea", "dat", "both"]))
+    for path in [hea] * (which != "dat") + [dat] * (which != "hea"):
+        path.write_bytes(data.draw(mutated(path.read_bytes())))
+    found = read(lambda: read_signals(folder, [name]))
+    if found is not None:
+        right = np.frombuffer(dat.read_bytes(), "<i2").reshape(1000, 12).T
+        assert np.array_equal(found[0], right)
+        lines = hea.read_bytes().decode("ascii", "ignore").splitlines()
+        lines = [line for line in lines if line.strip() and line[0] != "#"]
+        for lead, line in zip(right, lines[1:13], strict=True):
+            numbers = list(map(int, re.findall(r"-?\d+", line, re.ASCII)))
+            assert int(lead[0]) in numbers
+            assert any((number - int(lead.sum(dtype=np.int64))) % 2**16 == 0 for number in numbers)
 
 
 # CSVs
@@ -167,49 +195,47 @@ def rows(content: bytes) -> list[dict[str, str]]:
     return [dict(zip(head, row, strict=True)) for row in body if row]
 
 
+@many
+@given(data=st.data())
 @pytest.mark.parametrize("which", ["ptbxl_database.csv", "scp_statements.csv"])
-def test_csv(which: str, folder: Path) -> None:
+def test_csv(which: str, folder: Path, data: st.DataObject) -> None:
     content = {"ptbxl_database.csv": DATABASE, "scp_statements.csv": STATEMENTS}
-
-    @many
-    @given(altered=mutated(content[which]))
-    def check(altered: bytes) -> None:
-        new = content | {which: altered}
-        for name, each in new.items():
-            (folder / name).write_bytes(each)
-        found = read(lambda: read_database(*(folder / name for name in new)))
-        if found is not None:
-            assert list(zip(*found.values(), strict=True)) == naive_database(*new.values())
-
-    check()
+    content[which] = data.draw(mutated(content[which]))
+    for name, each in content.items():
+        (folder / name).write_bytes(each)
+    found = read(lambda: read_database(*(folder / name for name in content)))
+    if found is not None:
+        assert list(zip(*found.values(), strict=True)) == naive_database(*content.values())
 
 
-def test_records_json(folder: Path) -> None:
-    signals = np.random.default_rng(0).integers(-3000, 3000, (3, 12, 1000)).astype(np.int16)
-    names = [f"records100/00000/0000{number}_lr" for number in (1, 2, 3)]
-    raw = {name: folder / "json" / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
-    for name, signal_of in zip(names, signals, strict=True):
+NAMES = [f"records100/00000/0000{number}_lr" for number in (1, 2, 3)]
+SIGNALS = np.random.default_rng(0).integers(-3000, 3000, (3, 12, 1000)).astype(np.int16)
+
+
+@pytest.fixture(scope="module")
+def three_records(folder: Path) -> Path:
+    for name, signal_of in zip(NAMES, SIGNALS, strict=True):
         (folder / "json" / name).parent.mkdir(parents=True, exist_ok=True)
         write_record(folder / "json" / name, signal_of)
-    raw["ptbxl_database.csv"].write_bytes(DATABASE)
-    raw["scp_statements.csv"].write_bytes(STATEMENTS)
-    content = json.dumps({"version": "1.0.3", "records": names}, indent=0).encode()
-    outputs = {"signals": folder / "json" / "signals.npy", "records": folder / "json" / "records.csv"}
+    (folder / "json" / "ptbxl_database.csv").write_bytes(DATABASE)
+    (folder / "json" / "scp_statements.csv").write_bytes(STATEMENTS)
+    return folder / "json"
 
-    @many
-    @given(altered=mutated(content))
-    def check(altered: bytes) -> None:
-        raw["records.json"].write_bytes(altered)
-        for path in outputs.values():
-            path.unlink(missing_ok=True)
-        if read(lambda: prepare.run(JobSettings(), raw, outputs, Machine()) or True):
-            chosen = [names.index(name) for name in sorted(json.loads(altered)["records"])]
-            assert np.array_equal(np.load(outputs["signals"]), signals[chosen])
-            assert pd.read_csv(outputs["records"])["ecg_id"].tolist() == [index + 1 for index in chosen]
-        else:
-            assert not any(path.exists() for path in outputs.values())
 
-    check()
+@many
+@given(altered=mutated(json.dumps({"version": "1.0.3", "records": NAMES}, indent=0).encode()))
+def test_records_json(three_records: Path, altered: bytes) -> None:
+    raw = {name: three_records / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
+    outputs = {"signals": three_records / "signals.npy", "records": three_records / "records.csv"}
+    raw["records.json"].write_bytes(altered)
+    for path in outputs.values():
+        path.unlink(missing_ok=True)
+    if read(lambda: prepare.run(JobSettings(), raw, outputs, Machine()) or True):
+        chosen = [NAMES.index(name) for name in sorted(json.loads(altered)["records"])]
+        assert np.array_equal(np.load(outputs["signals"]), SIGNALS[chosen])
+        assert pd.read_csv(outputs["records"])["ecg_id"].tolist() == [index + 1 for index in chosen]
+    else:
+        assert not any(path.exists() for path in outputs.values())
 
 
 # STRING
@@ -228,23 +254,18 @@ def string_links() -> bytes:
     return "\n".join([*lines, ""]).encode()
 
 
-def test_string_links(folder: Path) -> None:
-    content = string_links()
-
-    @many
-    @given(data=st.data())
-    def check(data: st.DataObject) -> None:
-        packed, inside = data.draw(zipped(content))
-        (folder / "links.gz").write_bytes(packed)
-        found = read(lambda: read_links(folder / "links.gz", TAXON, 100))
-        if found is not None:
-            names = found.proteins
-            pairs = {(names[a], names[b]): int(bits) for (a, b), bits in zip(found.edges, found.bits, strict=True)}
-            right = naive_links(content if inside is None else inside)
-            assert {tuple(sorted(pair)): bits for pair, bits in pairs.items()} == right
-            assert list(names) == sorted({name for pair in right for name in pair})
-
-    check()
+@many
+@given(file=zipped(string_links()))
+def test_string_links(folder: Path, file: tuple[bytes, bytes | None]) -> None:
+    packed, inside = file
+    (folder / "links.gz").write_bytes(packed)
+    found = read(lambda: read_links(folder / "links.gz", TAXON, 100))
+    if found is not None:
+        names = found.proteins
+        pairs = {(names[a], names[b]): int(bits) for (a, b), bits in zip(found.edges, found.bits, strict=True)}
+        right = naive_links(string_links() if inside is None else inside)
+        assert {tuple(sorted(pair)): bits for pair, bits in pairs.items()} == right
+        assert list(names) == sorted({name for pair in right for name in pair})
 
 
 def naive_links(content: bytes) -> dict[tuple[str, ...], int]:
@@ -256,79 +277,66 @@ def naive_links(content: bytes) -> dict[tuple[str, ...], int]:
     for line in lines:
         first, second, *scores = line.split(" ")
         if first != second and int(scores[-1]) >= 100:
-            bits = sum(
-                {
-                    1 << CHANNELS.index(name)
-                    for name, score in zip(channels[2:-1], scores[:-1], strict=True)
-                    if int(score) > 0 and name in CHANNELS
-                }
-            )
+            seen = {name for name, score in zip(channels[2:-1], scores[:-1], strict=True) if int(score) > 0}
+            bits = sum(1 << CHANNELS.index(name) for name in seen if name in CHANNELS)
             pair = tuple(sorted((first, second)))
             found[pair] = found.get(pair, 0) | bits
     return found
 
 
-def test_string_terms(folder: Path) -> None:
+def string_terms() -> bytes:
     lines = ["#string_protein_id\tcategory\tterm\tdescription"]
     for protein in range(8):
-        lines += [
-            f"{TAXON}.P{protein}\tMolecular Function (Gene Ontology)\tGO:{term:07d}\tterm {term}"
-            for term in range(protein)
-        ]
-        lines.append(f"{TAXON}.P{protein}\tReference Publications (PubMed)\tPMID:1\tno such term")
-    content = "\n".join([*lines, ""]).encode()
+        begin = f"{TAXON}.P{protein}\t"
+        lines += [f"{begin}Molecular Function (Gene Ontology)\tGO:{term:07d}\tterm {term}" for term in range(protein)]
+        lines.append(f"{begin}Reference Publications (PubMed)\tPMID:1\tno such term")
+    return "\n".join([*lines, ""]).encode()
+
+
+@many
+@given(file=zipped(string_terms()))
+def test_string_terms(folder: Path, file: tuple[bytes, bytes | None]) -> None:
+    packed, inside = file
     proteins = np.array([f"{TAXON}.P{protein}" for protein in range(6)], object)
-
-    @many
-    @given(data=st.data())
-    def check(data: st.DataObject) -> None:
-        packed, inside = data.draw(zipped(content))
-        (folder / "terms.gz").write_bytes(packed)
-        found = read(lambda: read_terms(folder / "terms.gz", TAXON, proteins))
-        if found is not None:
-            pairs = {(proteins[protein], found.terms.index[term]) for protein, term in found.pairs}
-            text = (content if inside is None else inside).decode().removesuffix("\n")
-            cells = [line.split("\t") for line in text.split("\n")[1:]]
-            chosen = [(cell[0], cell[2]) for cell in cells if "Gene Ontology" in cell[1]]
-            assert pairs == {(protein, term) for protein, term in chosen if protein in proteins}
-            assert found.proteins == len({protein for protein, _ in chosen})
-            assert list(found.terms.index) == sorted({term for _, term in chosen})
-
-    check()
+    (folder / "terms.gz").write_bytes(packed)
+    found = read(lambda: read_terms(folder / "terms.gz", TAXON, proteins))
+    if found is not None:
+        pairs = {(proteins[protein], found.terms.index[term]) for protein, term in found.pairs}
+        text = (string_terms() if inside is None else inside).decode().removesuffix("\n")
+        cells = [line.split("\t") for line in text.split("\n")[1:]]
+        chosen = [(cell[0], cell[2]) for cell in cells if "Gene Ontology" in cell[1]]
+        assert pairs == {(protein, term) for protein, term in chosen if protein in proteins}
+        assert found.proteins == len({protein for protein, _ in chosen})
+        assert list(found.terms.index) == sorted({term for _, term in chosen})
 
 
 # The archive
 
+GRAPHS = archives.draw_graphs(12)
+ARCHIVE = archives.dump(archives.as_raw(GRAPHS))
 
-def test_archive_pt_file(folder: Path) -> None:
+
+@many
+@given(altered=mutated(ARCHIVE))
+def test_archive_pt_file(folder: Path, altered: bytes) -> None:
     """Nothing but the checks of its content protects this file."""
-    content = archives.dump(archives.as_raw(archives.draw_graphs(12)))
-    layout, size = layout_of(content)
-
-    @many
-    @given(altered=mutated(content))
-    def check(altered: bytes) -> None:
-        (folder / "archive.pt").write_bytes(altered)
-        found = read(lambda: read_archive(folder / "archive.pt"))
-        if found is not None:
-            same_as(found, naive_archive(altered[-size:], layout))
-
-    check()
+    layout, size = layout_of(ARCHIVE)
+    (folder / "archive.pt").write_bytes(altered)
+    found = read(lambda: read_archive(folder / "archive.pt"))
+    if found is not None:
+        same_as(found, naive_archive(altered[-size:], layout))
 
 
-def test_archive_zip_file(folder: Path) -> None:
-    graphs = archives.draw_graphs(12)
-    content = archives.zipped(archives.dump(archives.as_raw(graphs)), folder / "whole.zip").read_bytes()
-
-    @many
-    @given(altered=mutated(content))
-    def check(altered: bytes) -> None:
-        (folder / "altered.zip").write_bytes(altered)
-        found = read(lambda: read_archive(folder / "altered.zip"))
-        if found is not None:
-            archives.assert_equal(found, read_archive(folder / "whole.zip"))
-
-    check()
+@many
+@given(data=st.data())
+def test_archive_zip_file(folder: Path, data: st.DataObject) -> None:
+    whole, altered = folder / "whole.zip", folder / "altered.zip"
+    if not whole.exists():
+        archives.zipped(ARCHIVE, whole)
+    altered.write_bytes(data.draw(mutated(whole.read_bytes())))
+    found = read(lambda: read_archive(altered))
+    if found is not None:
+        archives.assert_equal(found, read_archive(whole))
 
 
 def layout_of(content: bytes) -> tuple[list[tuple[str, Tensor]], int]:
@@ -360,22 +368,18 @@ def same_as(found: Any, raw: dict[str, Any]) -> None:
         here, mine = slice(edges[graph], edges[graph + 1]), slice(*found.edge_offsets[graph : graph + 2])
         bits = (raw["edge_attr"][here] * 2 ** np.arange(9)).sum(1).astype(int)
         right = {(*pair, bit) for *pair, bit in zip(*raw["edge_index"][:, here].tolist(), bits.tolist(), strict=True)}
-        both = {
-            (a, b, int(bit))
-            for (i, j), bit in zip(found.edges[mine].tolist(), found.bits[mine], strict=True)
-            for a, b in ((i, j), (j, i))
-        }
-        assert both == right
+        pairs = zip(found.edges[mine].tolist(), found.bits[mine], strict=True)
+        assert {(a, b, int(bit)) for (i, j), bit in pairs for a, b in ((i, j), (j, i))} == right
 
 
 # Sizes are bounded before anything is read.
 
 
 def test_small_files_that_unpack_to_much(folder: Path) -> None:
-    """A gigabyte of zeros in a megabyte of gzip is refused, and is never in memory as a whole."""
+    """Half a gigabyte of zeros in half a megabyte of gzip is refused, and is never in memory as a whole."""
     bomb = folder / "bomb.gz"
     with gzip.open(bomb, "wb", 1) as file:
-        for _ in range(1024):
+        for _ in range(512):
             file.write(bytes(1 << 20))
     claims = folder / "claims.gz"
     claims.write_bytes(gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 1_000_000, 28, 28)))
@@ -388,4 +392,4 @@ def test_small_files_that_unpack_to_much(folder: Path) -> None:
     ):
         with pytest.raises(MetaptError):
             call()
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB

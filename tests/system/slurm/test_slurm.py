@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -45,6 +46,14 @@ pytestmark = [
         importlib.util.find_spec("snakemake_executor_plugin_slurm") is None, reason="the extra `slurm` is not installed"
     ),
 ]
+
+
+def slurm(*command: str) -> str:
+    """Return what a command of SLURM prints, which must end well."""
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+COLUMNS = ("JobID", "State", "Comment", "MinMemory", "tres-per-job", "tres-per-node", "StartTime", "EndTime", "WorkDir")
 
 
 @dataclass(frozen=True)
@@ -97,26 +106,9 @@ class Site:
 
     def jobs(self, rule: str = "") -> list[Submitted]:
         """Return SLURM's records of this folder's jobs of a rule, in the order of submission."""
-        columns = (
-            "JobID",
-            "State",
-            "Comment",
-            "MinMemory",
-            "tres-per-job",
-            "tres-per-node",
-            "StartTime",
-            "EndTime",
-            "WorkDir",
-        )
-        form = ",".join(f"{column}:200" for column in columns)
-        lines = subprocess.run(
-            ["squeue", "--states=all", "--noheader", f"--Format={form}"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=30,
-        ).stdout.splitlines()
-        rows = ([line[at : at + 200].strip() for at in range(0, 200 * len(columns), 200)] for line in lines)
+        form = ",".join(f"{column}:200" for column in COLUMNS)
+        lines = slurm("squeue", "--states=all", "--noheader", f"--Format={form}").splitlines()
+        rows = ([line[at : at + 200].strip() for at in range(0, 200 * len(COLUMNS), 200)] for line in lines)
         found = [
             Submitted(int(number), state, rule, memory, f"{for_job} {for_node}", start, end)
             for number, state, rule, memory, for_job, for_node, start, end, folder in rows
@@ -200,7 +192,7 @@ def test_a_cancelled_job_goes_on_and_ends_in_the_same_bits(tmp_path: Path, long_
     undisturbed, site = (long_site(tmp_path / name, epochs=400) for name in ("undisturbed", "cancelled"))
     with site.snakemake(f"{ARM}/run.json") as process:
         wait_until(site.trains, process)
-        subprocess.run(["scancel", str(site.jobs("study")[0].number)], check=True, timeout=60)
+        slurm("scancel", str(site.jobs("study")[0].number))
         undisturbed.run("--cores", "1", f"{ARM}/run.json", profile=HERE)
         ended(process)
     first, second = site.jobs("study")
@@ -220,19 +212,16 @@ def test_snakemake_killed_and_resumed_runs_nothing_twice(tmp_path: Path, long_si
         process.wait()
     (orphan,) = site.jobs("study")
     assert orphan.state == "RUNNING"
-    # As described in docs/cluster.md.
-    shown = (
-        'squeue --me --noheader --format="%i %Z" | awk -v folder="$PWD" \'$2 == folder {print $1}\' | xargs -r scancel'
-    )
-    assert shown in (ROOT / "docs" / "cluster.md").read_text()
-    subprocess.run(shown, shell=True, cwd=tmp_path, env=os.environ | {"PWD": str(tmp_path)}, check=True, timeout=60)
+    shown = re.search(r"squeue --me .*scancel$", (ROOT / "docs" / "cluster.md").read_text(), flags=re.M)
+    assert shown
+    environment = os.environ | {"PWD": str(tmp_path)}
+    subprocess.run(shown[0], shell=True, cwd=tmp_path, env=environment, check=True, timeout=60)
     assert "Directory cannot be locked" in site.run(f"{ARM}/run.json", status=1)
     wait_until(lambda: states(site.jobs("study")) == ["CANCELLED"])
     site.run("--unlock")
     site.run(f"{ARM}/run.json")
 
-    jobs = site.jobs()
-    assert [(job.rule.split("_wildcards")[0], job.state) for job in jobs] == [
+    assert [(job.rule.split("_wildcards")[0], job.state) for job in site.jobs()] == [
         ("rule_prepare_mnist", "COMPLETED"),
         ("rule_study", "CANCELLED"),
         ("rule_study", "COMPLETED"),
@@ -245,7 +234,7 @@ def test_a_job_that_slurm_starts_again_goes_on(tmp_path: Path, long_site: LongSi
     site = long_site(tmp_path, epochs=400)
     with site.snakemake(f"{ARM}/run.json") as process:
         wait_until(site.trains, process)
-        subprocess.run(["scontrol", "requeue", str(site.jobs("study")[0].number)], check=True, timeout=60)
+        slurm("scontrol", "requeue", str(site.jobs("study")[0].number))
         ended(process)
     assert states(site.jobs("study")) == ["COMPLETED"]  # Snakemake has waited for it, and submitted nothing
     assert "goes on at iteration" in (site.folder / ARM / "log.txt").read_text()
@@ -267,7 +256,7 @@ def test_a_job_near_its_time_limit_saves_and_goes_on(tmp_path: Path, long_site: 
         (job,) = site.jobs("study")
         # One to two minutes from now; SLURM looks twice a minute whether it is time for the profile's warning.
         minutes = 2 + int((datetime.now() - datetime.fromisoformat(job.start)).total_seconds() // 60)
-        subprocess.run(["scontrol", "update", f"JobId={job.number}", f"TimeLimit={minutes}"], check=True, timeout=60)
+        slurm("scontrol", "update", f"JobId={job.number}", f"TimeLimit={minutes}")
         ended(process)
     assert states(site.jobs("study")) == ["FAILED", "COMPLETED"]  # it ended by itself: not TIMEOUT
     assert "goes on at iteration" in (site.folder / ARM / "log.txt").read_text()
@@ -303,11 +292,5 @@ def test_the_profile_as_it_stands_where_there_is_accounting(tmp_path: Path, long
     site = long_site(tmp_path, epochs=1)
     site.run(f"{ARM}/run.json", profile=PROFILES / "slurm")
     (job,) = site.jobs("study")
-    kept = subprocess.run(
-        ["sacct", "--allocations", "--noheader", "--parsable2", "--format=State,Comment", f"--jobs={job.number}"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout.strip()
-    assert kept == f"COMPLETED|{job.rule}"
+    asked = ("--allocations", "--noheader", "--parsable2", "--format=State,Comment", f"--jobs={job.number}")
+    assert slurm("sacct", *asked).strip() == f"COMPLETED|{job.rule}"

@@ -97,8 +97,12 @@ def check_that_altered_inputs_are_refused(folder: Path) -> None:
             file.write_bytes(content)
 
 
-def check_that_jobs_load_their_closures(folder: Path, into: Path) -> None:
-    """Check that modules that jobs load are in the closures of their entry modules, or run them.
+def without_times(path: Path) -> list[bytes]:
+    return [line for line in path.read_bytes().splitlines() if not re.search(rb"wall time|time per step|memory", line)]
+
+
+def check_that_jobs_repeat(folder: Path, into: Path) -> None:
+    """Check that a job of each kind, run again, writes the same, and loads only its closure and what runs it.
 
     What a module imports that does not count (see `EXCLUDED`) need not count, either.
     """
@@ -107,9 +111,12 @@ def check_that_jobs_load_their_closures(folder: Path, into: Path) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(records)
-    for answer in answers:
+    for number, answer in enumerate(answers):
         assert answer["status"] == 0, answer
-        entry = json.loads((folder / answer["record"]).read_text())["entry"]
+        record = json.loads((folder / answer["record"]).read_text())
+        entry = record["entry"]
+        for path in (folder / path for path in record["outputs"].values() if path.endswith((".csv", ".pt", ".npy"))):
+            assert without_times(into / str(number) / path.name) == without_times(path), path
         loaded = {name.removeprefix("metapt").removeprefix(".") for name in answer["loaded"]}
         left_out = {name for each in loaded if excluded(each) for name in (each, *imports(each))}
         packages = {name.rpartition(".")[0] for name in left_out}

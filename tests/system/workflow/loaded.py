@@ -23,7 +23,8 @@ def repeat(record: Path, into: Path) -> int:
     config = found["config"] | ({"checkpoint": str(into / "state.pt")} if "checkpoint" in found["config"] else {})
     outputs = {name: str(into / Path(path).name) for name, path in found["outputs"].items()}
     described = (found["stage"], found["name"], found["entry"], config, found["inputs"], outputs)
-    return execute(Job(*described, record=str(into / "run.json"), log=str(into / "log.txt")))
+    threads = found["machine"]["threads"]
+    return execute(Job(*described, record=str(into / "run.json"), log=str(into / "log.txt"), threads=threads))
 
 
 def main(folder: Path, into: Path, records: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""The workflow on a tiny config: its outputs, its reruns, and its errors for bad input."""
+"""The workflow on a tiny config: its reruns, and its errors for bad input."""
 
 from __future__ import annotations
 
@@ -20,87 +20,80 @@ from metapt.engine.digest import PACKAGE
 from metapt.engine.plan import planned
 from metapt.files import sha256
 
-from .conftest import NOTHING, ROOT, edited, snakemake
+from .conftest import NOTHING, ROOT, Outcome, edited, snakemake
 from .conftest import TINY as CONFIG_OF
 
-pytestmark = pytest.mark.slow
 TINY = CONFIG_OF["mnist"]
 RUN = Path("results/tiny/mnist/rotation_mean")
 OVERLAYS = sorted((ROOT / "config" / "ablations").glob("*.yaml"))
 ARMS = list(validate(yaml.safe_load(TINY.read_text())).mnist.rotation_mean.arms)
+END = {"summarise": 1, "collect": 1, "page": 1}
+K5 = "mnist:\n  rotation_mean:\n    arms: {k5: {extends: meta, unroll_steps: 5}}\n"
 
 
-def test_another_order_or_comment_or_way_to_write_a_number_reruns_nothing(finished: Path, tmp_path: Path) -> None:
-    raw = yaml.safe_load(TINY.read_text())
+def dry_run(folder: Path, config: Path = TINY, *arguments: str | Path) -> Outcome:
+    return snakemake(folder, *arguments, "--dry-run", "--configfile", config)
+
+
+def test_another_order_comment_mirror_or_way_to_write_a_number_reruns_nothing(finished: Path, tmp_path: Path) -> None:
+    raw = yaml.safe_load(TINY.read_text()) | {"data": {"mirrors": ["/somewhere"]}}
     raw["mnist"]["rotation_mean"] = dict(reversed(raw["mnist"]["rotation_mean"].items())) | {"target": 90}
     config = tmp_path / "reordered.yaml"
     config.write_text("# another comment\n" + yaml.safe_dump(dict(reversed(raw.items())), sort_keys=False))
-    assert NOTHING in snakemake(finished, "--dry-run", "--configfile", config).text
-
-
-def test_other_mirrors_rerun_nothing(finished: Path, tmp_path: Path) -> None:
-    config = edited(TINY, tmp_path, "mnist:\n", "data: {mirrors: [/somewhere]}\nmnist:\n")
-    assert NOTHING in snakemake(finished, "--dry-run", "--configfile", config).text
+    assert NOTHING in dry_run(finished, config).text
 
 
 def test_a_changed_value_reruns_what_it_touches(finished: Path, tmp_path: Path) -> None:
-    config = edited(TINY, tmp_path, "unroll_steps: 2", "unroll_steps: 3")
-    outcome = snakemake(finished, "--dry-run", "--configfile", config)
-    assert outcome.jobs() == {"study": 1, "summarise": 1, "collect": 1, "page": 1}
+    outcome = dry_run(finished, edited(TINY, tmp_path, "unroll_steps: 2", "unroll_steps: 3"))
+    assert outcome.jobs() == {"study": 1} | END
     assert "study=k2" in outcome.text
-    config = edited(TINY, tmp_path, "batch_size: 16", "batch_size: 32")
-    assert snakemake(finished, "--dry-run", "--configfile", config).jobs()["study"] == len(ARMS)
 
 
 def test_results_that_have_moved_or_lost_snakemakes_notes_are_taken_as_they_are(again: Path, tmp_path: Path) -> None:
     shutil.rmtree(again / ".snakemake")
     (again / "results/tiny").rename(again / "results/moved")
-    assert (
-        NOTHING
-        in snakemake(again, "--dry-run", "--configfile", edited(TINY, tmp_path, "results/tiny", "results/moved")).text
-    )
+    assert NOTHING in dry_run(again, edited(TINY, tmp_path, "results/tiny", "results/moved")).text
 
 
 def test_without_snakemakes_notes_a_changed_value_reruns_what_it_touches(again: Path, tmp_path: Path) -> None:
     shutil.rmtree(again / ".snakemake")
     config = edited(TINY, tmp_path, "unroll_steps: 2", "unroll_steps: 3")
-    outcome = snakemake(again, "--dry-run", "--configfile", config)
-    assert outcome.jobs() == {"study": 1, "summarise": 1, "collect": 1, "page": 1}
-    assert f"The job of {RUN}/k2/run.json is run again: its settings have changed." in outcome.text
     outcome = snakemake(again, "--configfile", config)
     assert outcome.status == 0, outcome.text
-    assert re.findall(r"^(\d)/\d \S+: \d+ s", outcome.text, flags=re.M) == ["1", "2", "3", "4"]
+    assert f"The job of {RUN}/k2/run.json is run again: its settings have changed." in outcome.text
+    done = re.findall(r"^\d/5 (\S+): \d+ s", outcome.text, flags=re.M)
+    assert done == ["mnist/rotation_mean/k2", "mnist/rotation_mean", "collect", "page"]
     log = (again / RUN / "k2/log.txt").read_text()
     assert re.search(r"meta-PT: step (\d+) of \1, loss \S+, \|phi\| \S+$", log, re.M)
-    assert NOTHING in snakemake(again, "--dry-run", "--configfile", config).text
+    assert NOTHING in dry_run(again, config).text
 
 
 @pytest.mark.parametrize(
-    ("module", "jobs"),
+    ("modules", "notes", "jobs"),
     [
-        ("domains/mnist/problem.py", {"study": len(ARMS), "summarise": 1, "collect": 1, "page": 1}),
-        ("evaluation/figures.py", {"summarise": 1, "collect": 1, "page": 1}),
-        ("domains/ecg/augment.py", {}),
+        (["domains/mnist/problem.py", "domains/ecg/augment.py"], True, {"study": len(ARMS)} | END),
+        (["evaluation/figures.py"], False, END),
     ],
+    ids=["of training, with Snakemake's notes", "of figures, without"],
 )
 def test_a_changed_module_reruns_what_it_touches(
-    module: str, jobs: dict[str, int], again: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    modules: list[str], notes: bool, jobs: dict[str, int], again: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check with Snakemake's metadata and without."""
     shutil.copytree(PACKAGE, tmp_path / "source/metapt", ignore=shutil.ignore_patterns("*.pyc.*"))
-    with (tmp_path / "source/metapt" / module).open("a") as file:
-        file.write("\nCHANGED = True\n")
+    for module in modules:
+        with (tmp_path / "source/metapt" / module).open("a") as file:
+            file.write("\nCHANGED = True\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "source"))
-    assert snakemake(again, "--dry-run", "--configfile", TINY).jobs() == jobs
-    shutil.rmtree(again / ".snakemake")
-    assert snakemake(again, "--dry-run", "--configfile", TINY).jobs() == jobs
+    if not notes:
+        shutil.rmtree(again / ".snakemake")
+    assert dry_run(again).jobs() == jobs
 
 
 def test_a_run_whose_record_is_altered_is_made_again(again: Path) -> None:
     record = again / RUN / "k2" / "run.json"
     record.write_text(record.read_text().replace('"unroll_steps": 2', '"unroll_steps": 4'))
-    outcome = snakemake(again, "--dry-run", "--configfile", TINY)
-    assert outcome.jobs() == {"study": 1, "summarise": 1, "collect": 1, "page": 1}
+    outcome = dry_run(again)
+    assert outcome.jobs() == {"study": 1} | END
     assert f"{RUN}/k2/run.json has been altered since its job wrote it" in outcome.text
 
 
@@ -116,40 +109,35 @@ def test_what_was_made_of_other_inputs_is_made_again(again: Path) -> None:
     for later, folder in ((10, again / RUN), (20, again / "results/tiny")):
         for path in filter(Path.is_file, folder.iterdir()):
             os.utime(path, (time.time() + later, time.time() + later))
-    assert snakemake(again, "--dry-run", "--configfile", TINY).jobs() == {"summarise": 1, "collect": 1, "page": 1}
+    assert dry_run(again).jobs() == END
 
 
 def test_changed_data_rerun_what_hangs_on_them(again: Path) -> None:
     with (again / "data/raw/mnist-digits/train-labels-idx1-ubyte.gz").open("ab") as file:
         file.write(b"\0")
-    jobs = snakemake(again, "--dry-run", "--configfile", TINY).jobs()
-    assert jobs == {"prepare_mnist": 1, "study": len(ARMS), "summarise": 1, "collect": 1, "page": 1}
+    assert dry_run(again).jobs() == {"prepare_mnist": 1, "study": len(ARMS)} | END
 
 
 def test_an_overlay_of_three_lines_adds_an_arm(finished: Path, tmp_path: Path) -> None:
-    overlay = tmp_path / "k5.yaml"
-    overlay.write_text("mnist:\n  rotation_mean:\n    arms: {k5: {extends: meta, unroll_steps: 5}}")
-    outcome = snakemake(finished, "mnist_rotation_mean", "--dry-run", "--configfile", TINY, overlay)
+    (tmp_path / "k5.yaml").write_text(K5)
+    outcome = snakemake(finished, "mnist_rotation_mean", "--dry-run", "--configfile", TINY, tmp_path / "k5.yaml")
     assert outcome.jobs() == {"study": 1, "summarise": 1}
     assert "study=k5" in outcome.text
 
 
-OVERLAY = "mnist:\n  rotation_mean:\n    arms: {k5: {extends: meta, unroll_steps: 5}}\n"
-UNUSABLE = {
-    "missing": (None, "config.yaml can't be read: No such file or directory."),
-    "twice": (
-        "results: a\nmnist: {}\nresults: b\n",
-        "config.yaml, line 3: the key results is there twice (line 1 has it too)",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", UNUSABLE)
-def test_a_config_file_that_cannot_be_used_is_one_sentence(kind: str, tmp_path: Path) -> None:
-    content, sentence = UNUSABLE[kind]
-    if content is not None:
-        (tmp_path / "config.yaml").write_text(content)
-    outcome = snakemake(tmp_path, "--dry-run", "--configfile", "config.yaml")
+@pytest.mark.parametrize(
+    ("content", "arguments", "sentence"),
+    [
+        ("results: a\nmnist: {}\nresults: b\n", (), "line 3: the key results is there twice (line 1 has it too)"),
+        (K5, ("--config", "results=/"), "error: --config: results: '/' is /, which holds the project"),
+    ],
+    ids=["a key twice", "a folder that holds the project"],
+)
+def test_a_config_that_cannot_be_used_is_one_sentence(
+    content: str, arguments: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.yaml").write_text(content)
+    outcome = snakemake(tmp_path, "--dry-run", "--configfile", "config.yaml", *arguments)
     assert outcome.status == 1
     assert outcome.text.splitlines()[-1].startswith("error: ")
     assert sentence in outcome.text.splitlines()[-1]
@@ -158,70 +146,60 @@ def test_a_config_file_that_cannot_be_used_is_one_sentence(kind: str, tmp_path: 
 
 
 def test_snakemake_does_not_hide_it_without_the_profile(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(OVERLAY)
+    (tmp_path / "config.yaml").write_text(K5)
     outcome = snakemake(tmp_path, "--dry-run", "--workflow-profile", "none", "--configfile", "config.yaml")
     assert outcome.status == 1
     sentence = "name that one first, as in `--configfile config/config.yaml config.yaml`"
     assert sentence in outcome.text.splitlines()[-1]
 
 
-def test_the_command_line_can_complete_an_overlay(tmp_path: Path) -> None:
-    (tmp_path / "k5.yaml").write_text(OVERLAY)
-    outcome = snakemake(tmp_path, "--dry-run", "--configfile", "k5.yaml", "--config", "results=here")
+def test_the_command_line_completes_an_overlay_and_cores_are_those_of_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "bptt.yaml").write_text("mnist: {source: digits, bptt: {}}")
+    outcome = snakemake(tmp_path, "--dry-run", "--configfile", "bptt.yaml", "--config", "results=here", cores=())
     assert outcome.status == 0, outcome.text
-    outcome = snakemake(tmp_path, "--dry-run", "--configfile", "k5.yaml", "--config", "results=/")
-    assert outcome.text.splitlines()[-1].startswith("error: --config: results: '/' is /, which holds the project")
-
-
-def test_cores_are_those_of_the_machine_unless_it_is_said(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("results: here\nmnist: {source: digits, bptt: {}}")
-    arguments = ("--dry-run", "--configfile", "config.yaml")
-    for cores, expected in (((), os.cpu_count()), (("--cores", "7"), 7)):
-        outcome = snakemake(tmp_path, *arguments, cores=cores)
-        assert outcome.status == 0, outcome.text
-        assert {int(number) for number in re.findall(r"^    threads: (\d+)$", outcome.text, flags=re.M)} == {expected}
+    threads = {int(number) for number in re.findall(r"^    threads: (\d+)$", outcome.text, flags=re.M)}
+    assert threads == {os.cpu_count()}
 
 
 def test_an_unknown_target_is_one_sentence(tmp_path: Path) -> None:
-    outcome = snakemake(tmp_path, "mnist_rotation_maen", "--dry-run", "--configfile", TINY)
+    outcome = dry_run(tmp_path, TINY, "mnist_rotation_maen")
     assert outcome.status == 1
     assert "No rule to produce mnist_rotation_maen" in outcome.text.splitlines()[-1]
     assert "Traceback" not in outcome.text
 
 
-def test_an_experiment_or_run_that_is_not_in_the_config_is_named(finished: Path) -> None:
-    outcome = snakemake(finished, "mnist_bptt", "--dry-run", "--configfile", TINY)
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("mnist_bptt", "mnist_bptt is not in the config: add `bptt: {}` to the section mnist"),
+        (f"{RUN}/k7/metrics.csv", f"no job of this config makes the file {RUN}/k7/run.json (did you mean "),
+    ],
+)
+def test_an_experiment_or_run_that_is_not_in_the_config_is_named(target: str, sentence: str, tmp_path: Path) -> None:
+    outcome = dry_run(tmp_path, TINY, target)
     assert outcome.status != 0
-    assert "mnist_bptt is not in the config: add `bptt: {}` to the section mnist" in outcome.text
-    outcome = snakemake(finished, RUN / "k7" / "metrics.csv", "--dry-run", "--configfile", TINY)
-    assert outcome.status != 0
-    assert f"no job of this config makes the file {RUN}/k7/run.json (did you mean " in outcome.text
+    assert sentence in outcome.text
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_was_asked_for_and_is_absent_is_one_sentence(again: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((), "error: this job was given a GPU, but torch sees none here"),
+        (("--resources", "gpu=0"), "error: the config says require_gpu: true, but this job was given no GPU"),
+        (("--config", "require_gpu=false"), ""),  # Snakemake takes `false` for a text, which is true in Python
+    ],
+)
+def test_only_training_requires_a_gpu_and_its_absence_is_one_sentence(
+    arguments: tuple[str, ...], error: str, again: Path
+) -> None:
+    data, run = again / "results/tiny/mnist/data/digits/images.pt", RUN / "k2" / "run.json"
+    data.unlink()
     config = edited(TINY, again, "mnist:\n", "require_gpu: true\nmnist:\n")
-    force = ("--forcerun", "study", "--until", "study", "--configfile", config)
-    outcome = snakemake(again, *force)
-    assert outcome.status != 0
-    assert "error: this job was given a GPU, but torch sees none here" in outcome.text
-    outcome = snakemake(again, "--resources", "gpu=0", *force)
-    assert outcome.status != 0
-    assert "error: the config says require_gpu: true, but this job was given no GPU" in outcome.text
-
-
-def test_false_on_the_command_line_asks_for_no_gpu(again: Path) -> None:
-    """Snakemake takes `false` for a text, which is true in Python."""
-    force = ("--forcerun", "study", "--until", "study", "--configfile", TINY)
-    outcome = snakemake(again, *force, "--config", "require_gpu=false")
-    assert outcome.status == 0, outcome.text
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_only_training_requires_a_gpu(again: Path) -> None:
-    config = edited(TINY, again, "mnist:\n", "require_gpu: true\nmnist:\n")
-    outcome = snakemake(again, "--forcerun", "prepare_mnist", "--until", "prepare_mnist", "--configfile", config)
-    assert outcome.status == 0, outcome.text
+    outcome = snakemake(again, run, "--forcerun", run, "--configfile", config, *arguments)
+    assert (outcome.status == 0) == (error == ""), outcome.text
+    assert error in outcome.text
+    assert data.is_file(), "preparation needs no GPU"
 
 
 def test_a_cut_file_is_one_sentence(again: Path) -> None:
@@ -237,21 +215,13 @@ def test_a_cut_file_is_one_sentence(again: Path) -> None:
 
 def test_a_named_config_stands_alone(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
-    (tmp_path / "config/config.yaml").write_text(
-        "results: here\nrequire_gpu: true\nmnist: {source: digits, rotation_mean: {}, bptt: {}}"
-    )
-    default = snakemake(tmp_path, "--dry-run")
-    assert default.jobs()["summarise"] == 2
-    assert "gpu=1" in default.text
-    named = snakemake(tmp_path, "--dry-run", "--configfile", TINY)
-    assert named.jobs() == {
-        "simulate_mnist_digits": 1,
-        "prepare_mnist": 1,
-        "study": len(ARMS),
-        "summarise": 1,
-        "collect": 1,
-        "page": 1,
-    }
+    default = "results: here\nrequire_gpu: true\nmnist: {source: digits, rotation_mean: {}, bptt: {}}"
+    (tmp_path / "config/config.yaml").write_text(default)
+    outcome = snakemake(tmp_path, "--dry-run")
+    assert outcome.jobs()["summarise"] == 2
+    assert "gpu=1" in outcome.text
+    named = dry_run(tmp_path)
+    assert named.jobs() == {"simulate_mnist_digits": 1, "prepare_mnist": 1, "study": len(ARMS)} | END
     assert "gpu=1" not in named.text
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import matplotlib
@@ -17,25 +16,16 @@ from matplotlib import image
 
 from metapt.evaluation import figures
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 PAGES = [path for path in sorted(RESULTS.glob("*.md")) if path.name != "changes.md"]
 INTERVAL = re.compile(r"−?[\d.]+ \[−?[\d.]+, −?[\d.]+\]")
 PINNED = f"matplotlib=={matplotlib.__version__}" in (ROOT / "constraints.txt").read_text().splitlines()
 
 
-def module(name: str) -> ModuleType:
-    """Import a script of the pages."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, RESULTS / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-POOLED, RENDER, DRAW = module("pooled"), module("render"), module("draw")
+sys.path.insert(0, str(RESULTS))
+POOLED, RENDER, DRAW = map(import_module, ("pooled", "render", "draw"))
+sys.path.remove(str(RESULTS))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -54,17 +44,13 @@ def test_sentences_quote_intervals_of_the_tables() -> None:
     assert {page: found - tables for page, found in sentences.items() if found - tables} == {}
 
 
-def old(name: str) -> pd.DataFrame:
-    return pd.read_csv(RESULTS / "claims" / f"{name}.csv", keep_default_na=False)
-
-
 @pytest.mark.parametrize("name", ["ecg_full_access", "ppi_full_access", "further-seeds/ecg_full_access"])
 def test_a_claim_is_what_its_runs_give(name: str) -> None:
     """Estimates by the same code from the raw runs are those that the workflow has written."""
     folder = name.split("/")[-1][:3]
     own = "further-seeds" if "further" in name else "full_access"
     files = [f"{folder}/{own}", f"{folder}/second-machine" + "-further-seeds" * ("further" in name)]
-    for claim in old(name).itertuples():
+    for claim in pd.read_csv(RESULTS / "claims" / f"{name}.csv", keep_default_na=False).itertuples():
         if "gains more" in claim.claim:
             continue
         found = []
