@@ -8,9 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 30_090, 230, 400),
-    ("tests", "*.py", 33_150, 219, 550),
-    ("workflow", "*.smk", 470, 4, 190),
+    ("src", "*.py", 28_960, 197, 400),
+    ("tests", "*.py", 30_400, 185, 550),
+    ("workflow", "*.smk", 450, 4, 190),
 ]
 """Folder, files, lines of all files, number of files, lines of one file."""
 
