@@ -77,7 +77,8 @@ FinetuningSolver = Literal["network", "head", "fitted", "ridge"]
 def finetuning(arm: MetaArm, optimizer: DifferentiableOptimizer) -> FineTuning:
     """Return the FT solver of an arm; `optimizer` takes the unrolled steps."""
     from metapt.hypergrad.finetune import Unroll
-    from metapt.hypergrad.fitted import FittedHead, RidgeHead
+    from metapt.hypergrad.fitted import FittedHead
+    from metapt.hypergrad.ridge import RidgeHead
 
     cross_fit, minibatches = arm.folds is not None, (arm.folds or 2) - 1
     match arm.unroll:

@@ -5,19 +5,29 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
 
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, STAND_IN, Word, counts
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, STAND_IN, counts
 from metapt.evaluation.results import DIFFERENCES
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import mean_and_error, number, read_texts
 
 WIDTH = 80
-MARKS = dict(zip(get_args(Word), "+-?*x~<!.", strict=True))
+MARKS = {
+    "reproduced": "+",
+    "not reproduced": "-",
+    "inconclusive": "?",
+    "found": "*",
+    "missed": "x",
+    "open": "~",
+    "too few seeds": "<",
+    "control failed": "!",
+    "not measured": ".",
+}
 """Mark of a verdict."""
 COLOURS = {"+": 32, "-": 31, "?": 33, "*": 36, "x": 34, "~": 2, "<": 2, "!": 35, ".": 2}
 """Colour of a mark, as the number of an ANSI sequence; those of known answers are not those of the paper's claims."""

@@ -5,12 +5,13 @@ The package needs torch and NumPy only. It depends on no domain, no file and no 
 
 from metapt.hypergrad.bptt import ExactHypergradient, exact_hypergradient
 from metapt.hypergrad.finetune import FineTuned, FineTuning, Unroll
-from metapt.hypergrad.fitted import FittedHead, RidgeHead, TargetsProblem
+from metapt.hypergrad.fitted import FittedHead
 from metapt.hypergrad.hybrid import Diagnostics, Hypergradient, hypergradient
 from metapt.hypergrad.inverse import ConjugateGradient, Dense, Identity, Neumann, SolveResult, Status
 from metapt.hypergrad.optimizers import SGD, Adam
 from metapt.hypergrad.params import Params, Pretrained
 from metapt.hypergrad.problem import ForwardProblem, GaussNewtonProblem, MetaProblem
+from metapt.hypergrad.ridge import RidgeHead, TargetsProblem
 from metapt.hypergrad.stacked import Stacked
 
 __all__ = [

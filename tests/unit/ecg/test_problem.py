@@ -23,7 +23,7 @@ from metapt.domains.ecg.problem import (
 )
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.hypergrad import SGD, Neumann, Params, Pretrained, Unroll, hypergradient
-from metapt.hypergrad.hybrid import gauss_newton
+from metapt.hypergrad.curvature import gauss_newton
 from metapt.hypergrad.trial import check_second_derivatives, tried
 
 DTYPE = torch.float64

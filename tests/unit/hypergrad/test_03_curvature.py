@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from metapt.hypergrad import ConjugateGradient, Status
-from metapt.hypergrad.hybrid import gauss_newton, hessian
+from metapt.hypergrad.curvature import gauss_newton, hessian
 from metapt.hypergrad.params import Pretrained, vjp_graph
 
 from .problems import DTYPE, Batch, Classifier, WithoutRidge, called, classification, flat_vector, rebuilt
