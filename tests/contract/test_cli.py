@@ -25,6 +25,7 @@ def test_help_names_the_commands_and_gives_examples(capsys: pytest.CaptureFixtur
     assert "example: metapt table ecg_full_access --against simclr" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_a_command_without_a_traceback() -> None:
     command = f"{sys.executable} -m metapt check --configfile {TINY} | true"
     assert subprocess.run(["bash", "-c", command], capture_output=True, text=True).stderr == ""

@@ -196,6 +196,7 @@ KILLED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "arm"), KILLED, ids=named)
 def test_pt_that_is_killed_at_every_save_ends_in_the_same_bits(case: Case, arm: str, world: World) -> None:
     jobs, prepared = world.jobs(case, "killed"), world.prepared(case.name)
@@ -209,6 +210,7 @@ def test_pt_that_is_killed_at_every_save_ends_in_the_same_bits(case: Case, arm: 
 FINETUNED = [(case, case.plain) for case in STAGED] + [(case, "no_pt") for case in STAGED if "no_pt" in case.arms]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "arm"), FINETUNED, ids=named)
 def test_ft_that_is_killed_at_every_save_ends_in_the_same_tables(case: Case, arm: str, world: World) -> None:
     """A checkpoint of FT from another encoder is passed over."""

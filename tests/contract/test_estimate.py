@@ -180,6 +180,7 @@ def test_a_job_takes_what_its_loops_would(
     assert found.disk == len("weights")
 
 
+@pytest.mark.slow
 def test_a_job_that_breaks_off_is_named(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=r"toy/pretrain breaks off .*No module named 'metapt.nowhere'"):
         measure(Job("prepare", "toy/pretrain", "nowhere"), {}, tmp_path, "cpu", 0.0)

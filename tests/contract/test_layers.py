@@ -160,6 +160,7 @@ WITHOUT_TORCH = re.compile(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("jobs", "libraries"),
     [

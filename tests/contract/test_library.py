@@ -84,6 +84,7 @@ found.to_csv(sys.argv[2])
 """A headroom of few and short runs, whose table is kept."""
 
 
+@pytest.mark.slow
 def test_the_library_imports_nothing_else_and_its_example_and_a_headroom_run(tmp_path: Path) -> None:
     modules = ["metapt.hypergrad", *(f"metapt.{place}" for place in metapt._PLACES.values())]
     modules += [

@@ -113,7 +113,9 @@ class Detached(Once):
 
 
 CUT = [
-    pytest.param(lambda: compiled(torch.square), 'torch.compile made; .* backend="eager"', id="compiled"),
+    pytest.param(
+        lambda: compiled(torch.square), 'torch.compile made; .* backend="eager"', id="compiled", marks=pytest.mark.slow
+    ),
     pytest.param(lambda: Once.apply, "Once, whose backward is once_differentiable; use", id="once differentiable"),
     pytest.param(lambda: Wrapped.apply, "Wrapped, whose backward is once_differentiable", id="below a decorator"),
     pytest.param(lambda: Detached.apply, "backward of Detached, .* write it with torch's operations", id="detached"),

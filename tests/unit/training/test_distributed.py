@@ -228,6 +228,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict
 as_one_process = right("several processes with `metapt.distributed`", 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EQUAL)
 def test_two_processes_learn_what_one_learns_from_the_joint_minibatch(both: Any, name: str) -> None:
     assert same(both[0][name], both[1][name])
@@ -235,6 +236,7 @@ def test_two_processes_learn_what_one_learns_from_the_joint_minibatch(both: Any,
         as_one_process(lambda pair=pair: pair)()
 
 
+@pytest.mark.slow
 def test_a_run_that_one_process_disturbs_goes_on_to_the_bit_in_both(both: Any) -> None:
     first, second, files = both[0]["interrupted"], both[1]["interrupted"], both[2]
     assert same(first, second)
@@ -244,6 +246,7 @@ def test_a_run_that_one_process_disturbs_goes_on_to_the_bit_in_both(both: Any) -
     assert files == ["0", "0.previous", "found 0", "found 1"]  # the first process alone has written
 
 
+@pytest.mark.slow
 def test_running_statistics_are_means_over_processes(both: Any) -> None:
     (first, own), (second, other) = both[0]["statistics"], both[1]["statistics"]
     assert not torch.equal(own, other)
@@ -251,6 +254,7 @@ def test_running_statistics_are_means_over_processes(both: Any) -> None:
     assert torch.equal(first, (own + other) / 2)
 
 
+@pytest.mark.slow
 def test_statistics_that_one_process_updates_are_means_too(both: Any) -> None:
     assert both[0]["branches"] == both[1]["branches"] == [0.5, 0.5]
 
