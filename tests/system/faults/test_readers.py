@@ -392,4 +392,4 @@ def test_small_files_that_unpack_to_much(folder: Path) -> None:
     ):
         with pytest.raises(MetaptError):
             call()
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 250_000  # kB

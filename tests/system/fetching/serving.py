@@ -43,6 +43,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    @property
+    def start(self) -> int:
+        """Return the first byte that is requested."""
+        return int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+
     def wait_for_end(self) -> None:
         """Wait until the client closes the connection."""
         with suppress(OSError):
@@ -110,7 +115,7 @@ def ranged(content: bytes = CONTENT, stop: int | None = None) -> Answer:
     """Answer with the requested range; close the connection early, at byte `stop`, if given."""
 
     def answer(handler: Handler) -> None:
-        start = int(handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+        start = handler.start
         words = {"Content_Length": str(len(content) - start)}
         words["Content_Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         handler.reply(206 if start else 200, content[start:stop], **words)
