@@ -134,7 +134,7 @@ UPDATES: dict[str, tuple[Callable[[Path, str], MetaPretraining], dict[str, int]]
     "ppi-meta-released": (partial(ppi_loop, "meta-released"), NEUMANN | {HEAD_STEP: 1}),
     "ppi-meta-stable": (
         partial(ppi_loop, "meta-stable"),
-        {"hypergrad.fitted: _errors": 1, "hypergrad.inverse: ConjugateGradient.__call__": 22},
+        {"hypergrad.ridge: _errors": 1, "hypergrad.inverse: ConjugateGradient.__call__": 22},
     ),
 }
 """The loop, and where its solvers wait."""

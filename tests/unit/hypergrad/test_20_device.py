@@ -99,7 +99,7 @@ def test_a_head_without_parameters_is_on_the_device_of_the_loss(solver: Unroll, 
 @pytest.mark.parametrize("cross_fit", [False, True])
 def test_a_ridge_head_waits_once_for_all_folds(cross_fit: bool, rehearse: Rehearse) -> None:
     waits = waits_of(RidgeHead(cross_fit=cross_fit, minibatches=3), rehearse, Regressed(), labelled)
-    assert waits == ONCE | {"hypergrad.fitted: _errors": 1}
+    assert waits == ONCE | {"hypergrad.ridge: _errors": 1}
 
 
 def test_a_fitted_head_waits_in_newtons_method_only(rehearse: Rehearse) -> None:
