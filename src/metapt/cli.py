@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import metapt
-from metapt.errors import ConfigError, MetaptError, with_extra
+from metapt.errors import ConfigError, DataError, MetaptError, with_extra
 from metapt.files import atomic_path
 from metapt.machine import find_caches, machine_name
 
@@ -41,6 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
     except MetaptError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("ended by Ctrl-C", file=sys.stderr)
+        return 130  # 128 and the number of the signal, as shells have it
     except BrokenPipeError:  # as of `metapt check | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -276,7 +279,12 @@ def _table(options: argparse.Namespace) -> int:
 
 
 def _against(control: str, folder: Path) -> pd.DataFrame:
-    """Return the paired differences of each arm of the experiment in a folder to one of them."""
+    """Return the paired differences of each arm of the experiment in a folder to one of them.
+
+    Raises ConfigError if it has no such arm, and DataError if its record or its results can't be read.
+    """
+    from pydantic import ValidationError
+
     from metapt.engine import records
     from metapt.engine.domain import domain
     from metapt.engine.schema import did_you_mean
@@ -284,10 +292,16 @@ def _against(control: str, folder: Path) -> pd.DataFrame:
     from metapt.sections import SummarySettings
 
     record = records.read(folder / "run.json")
-    settings = SummarySettings.model_validate(record["config"])
-    experiment = domain(settings.domain).experiments[settings.experiment]
     inputs = {name: Path(path) for name, path in record["inputs"].items()}
-    results = experiment.results.read(experiment.section, settings, inputs)
+    try:
+        settings = SummarySettings.model_validate(record["config"])
+        experiment = domain(settings.domain).experiments[settings.experiment]
+        results = experiment.results.read(experiment.section, settings, inputs)
+    except (ValidationError, KeyError):
+        raise DataError(
+            f"{folder}/run.json is from another version of metapt, whose settings this one can't read: run the "
+            "experiment again, or leave --against out."
+        ) from None
     arms = list(dict.fromkeys(results.metrics["arm"]))
     if control not in arms:
         raise ConfigError(f"{control} is no arm of {folder}{did_you_mean(control, arms)}; legal: {', '.join(arms)}.")

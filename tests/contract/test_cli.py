@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from metapt import cli
 from metapt.cli import main
+from metapt.engine import records
 from metapt.engine.config import Data, load
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +31,30 @@ def test_help_names_the_commands_and_gives_examples(capsys: pytest.CaptureFixtur
 def test_a_closed_pipe_ends_a_command_without_a_traceback() -> None:
     command = f"{sys.executable} -m metapt check --configfile {TINY} | true"
     assert subprocess.run(["bash", "-c", command], capture_output=True, text=True).stderr == ""
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_docs", interrupted)
+    interrupted.__name__ = "_docs"
+    assert main(["docs"]) == 130
+    assert capsys.readouterr().err == "ended by Ctrl-C\n"
+
+
+@pytest.mark.parametrize("config", [{"experiment": "old", "domain": "ecg", "settings": {}, "section": {}}, {}])
+def test_an_arm_of_results_that_another_version_left_can_not_be_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: dict[str, object]
+) -> None:
+    folder = tmp_path / "ecg/full_access"
+    folder.mkdir(parents=True)
+    (folder / "differences.csv").touch()
+    records.write(folder / "run.json", {"config": config, "inputs": {}})
+    assert main(["table", "ecg_full_access", str(tmp_path), "--against", "simclr"]) == 1
+    assert "is from another version of metapt" in capsys.readouterr().err
 
 
 def test_check_says_what_would_run_and_where_results_go(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

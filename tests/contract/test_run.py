@@ -131,17 +131,22 @@ def test_a_signal_ends_the_jobs_that_run_and_no_other_begins(
 
 
 @pytest.mark.slow
-def test_a_job_that_is_told_to_end_goes_on_from_its_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_job_that_is_told_to_end_goes_on_from_its_state(tmp_path: Path, number: signal.Signals) -> None:
     target = "results/run/mnist/rotation_mean/meta-shared/metrics.csv"
     study = {"pretrain_examples": 600, "finetune_examples": 600, "epochs": 500}
     config = {"results": "results/run", "mnist": {"source": "digits", "rotation_mean": study}}
     (tmp_path / "config.yaml").write_text(json.dumps(config))
     command = [sys.executable, "-m", "metapt", "run", target, "--configfile", "config.yaml"]
     log, jobs_log = tmp_path / "stderr.txt", (tmp_path / target).with_name("log.txt")
-    with log.open("w") as stderr, subprocess.Popen(command, cwd=tmp_path, stderr=stderr) as process:
+    with log.open("w") as stderr, subprocess.Popen(command, cwd=tmp_path, stderr=stderr, process_group=0) as process:
         while process.poll() is None and not (jobs_log.is_file() and " left" in jobs_log.read_text()):
             time.sleep(0.1)
-        process.terminate()
+        if number == signal.SIGINT:  # a terminal sends it to all processes of the command
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
         assert process.wait(30) == 1
     assert "SIGTERM told this job to end: its state is saved" in log.read_text()
     assert "meta-shared was told to end, and is not finished; its log is" in log.read_text()
+    assert "Traceback" not in log.read_text()

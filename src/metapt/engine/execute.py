@@ -47,8 +47,8 @@ def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | N
 
     Inputs must be what their producers left, according to the records beside them (see `metapt.engine.records`).
 
-    On SIGTERM or SIGUSR1 a job with a checkpoint saves it and ends with status 1, so that a scheduler can make a second
-    attempt; any other job ends at once.
+    On SIGTERM, SIGUSR1 or SIGINT a job with a checkpoint saves it and ends with status 1, so that a scheduler can make
+    a second attempt; any other job ends at once.
 
     Args:
         job: its paths are absolute or relative to the working directory; an empty `log` or `record` is not written.

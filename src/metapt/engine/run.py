@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ def run(
 
     Raises ConfigError as `metapt.engine.config.load`, and if no job of the config makes a target.
 
-    SIGTERM and SIGUSR1 are passed on to the jobs that run, which end as `execute` says, and no other job begins.
+    SIGTERM, SIGUSR1 and SIGINT (Ctrl-C) end the jobs that run, as `execute` says, and no other job begins.
 
     Args:
         configs: YAML files, each merged into the ones before it.
@@ -75,7 +76,10 @@ def run(
             given = replace(job, threads=threads or job.threads)
             arguments = given, int(cuda and job.trains), config.require_gpu, plan.code(job)
             process = get_context("spawn").Process(target=_execute, args=arguments)
+            # A terminal sends Ctrl-C to all processes of a command. Jobs leave it to this one, which tells them to end.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
             process.start()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             if told_to_end():  # the signal may have come before the process was there
                 process.terminate()
             running[job.name] = job, process, time.monotonic()

@@ -1,7 +1,7 @@
 """Signals that tell a job to end: it saves its state at the next step, ends, and continues from there when it is rerun.
 
 Schedulers send SIGTERM, or another signal such as SIGUSR1, before they stop a job: at a time limit, when it is
-cancelled, or for a job of higher priority.
+cancelled, or for a job of higher priority. Ctrl-C sends SIGINT.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from metapt.errors import MetaptError
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _received: list[str] = []
 
 
@@ -27,7 +27,7 @@ class Interrupted(MetaptError):
 
 @contextmanager
 def noticed() -> Iterator[None]:
-    """Record SIGTERM and SIGUSR1 inside the context, so that they do not end the process.
+    """Record `SIGNALS` inside the context, so that they do not end the process; a second SIGINT does.
 
     In a thread other than the main thread this does nothing.
     """
@@ -37,7 +37,7 @@ def noticed() -> Iterator[None]:
 
 @contextmanager
 def passed_on() -> Iterator[None]:
-    """Record SIGTERM and SIGUSR1 inside the context as `noticed` does, and tell all child processes to end.
+    """Record `SIGNALS` inside the context as `noticed` does, and tell all child processes to end.
 
     The children are those of `multiprocessing`. A child that starts later is not told.
     """
@@ -105,4 +105,7 @@ def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    _received.append(signal.Signals(number).name)
+    name = signal.Signals(number).name
+    if number == signal.SIGINT and name in _received:
+        raise KeyboardInterrupt
+    _received.append(name)
