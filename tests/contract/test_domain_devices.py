@@ -91,6 +91,7 @@ def steps_of(name: str, folder: Path, device: str) -> Callable[[], Pretrained]:
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINERS)
 def test_a_pt_step_waits_nowhere(name: str, tmp_path: Path, rehearse: Rehearse) -> None:
     assert rehearse(partial(steps_of, name, tmp_path)) == {}
@@ -138,12 +139,10 @@ UPDATES: dict[str, tuple[Callable[[Path, str], MetaPretraining], dict[str, int]]
     ),
 }
 """The loop, and where its solvers wait."""
-SLOW = "ecg-fitted", "ecg-with steps of the head"
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in UPDATES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UPDATES)
 def test_where_a_meta_update_waits(name: str, tmp_path: Path, rehearse: Rehearse) -> None:
     made, solvers = UPDATES[name]
 

@@ -75,6 +75,7 @@ def claims_of(outputs: dict[str, Path]) -> pd.DataFrame:
     return pd.read_csv(outputs["claims"], keep_default_na=False).set_index("claim")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "key"), KEYS)
 def test_one_pt_seed_makes_tables_and_a_figure_and_decides_nothing(name: str, key: str, tmp_path: Path) -> None:
     outputs, figure = summarised(runs_of(name, key, tmp_path, **FEW), tmp_path, drawn=key == "cost")

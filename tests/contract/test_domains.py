@@ -119,6 +119,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("domains"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "arm"), RUNS, ids=named)
 def test_pt_leaves_what_it_promises(case: Case, arm: str, world: World) -> None:
     """All arms take as many PT steps, and those that learn nothing keep their hyperparameters."""
@@ -165,6 +166,7 @@ def test_arms_of_a_seed_share_their_start_and_their_minibatches(case: Case, worl
     assert not set(other.seen) & set(plain.seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "arm", "control"),
     [(case, arm, control) for case in STAGED for arm, control in case.controls.items()],

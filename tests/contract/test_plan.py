@@ -49,6 +49,7 @@ def names(found: Plan, stage: str) -> list[str]:
     return sorted(job.name for job in found.jobs.values() if job.stage == stage)
 
 
+@pytest.mark.slow
 def test_the_papers_plan_is_made_in_less_than_a_second_and_a_command_needs_no_torch() -> None:
     """Another job on the same core can make one of three plans slow."""
     code = (

@@ -76,6 +76,7 @@ def test_a_domain_that_the_config_lacks_is_no_target(config: Path) -> None:
         run.run([config], ["ppi", "mnist"], None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at_once", "seconds"), [(1, 0.02), (3, 0.8)])
 def test_as_many_jobs_run_at_a_time_as_may_and_each_after_its_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Path, plan: Plan, at_once: int, seconds: float
@@ -91,6 +92,7 @@ def test_as_many_jobs_run_at_a_time_as_may_and_each_after_its_inputs(
     assert max(together) == at_once
 
 
+@pytest.mark.slow
 def test_nothing_runs_beside_a_job_whose_time_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noted, path = Noted(tmp_path, monkeypatch, seconds=0.2), tmp_path / "config.yaml"
     path.write_text("results: results/x\nmnist: {source: digits, bptt: {}, rotation_mean: {}}\n")

@@ -45,6 +45,7 @@ def aurocs(run: PretrainRun) -> list[float]:
     return [row["value"] for row in run.series if row["name"] == CROSS_VALIDATED_AUROC]
 
 
+@pytest.mark.slow
 def test_it_is_plain_pt_with_the_seed_whose_auroc_is_the_highest(make: Make, tmp_path: Path) -> None:
     own = [seed_of("ecg candidate", 0, number) for number in range(2)]
     assert len({0, *own}) == 3
@@ -76,6 +77,7 @@ def test_a_run_that_diverges_loses(make: Make, monkeypatch: pytest.MonkeyPatch, 
     assert equal(run.meta, start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evaluation", ["full_transfer", "linear_evaluation"])
 def test_ft_leaves_out_each_fold_of_patients_once(make: Make, monkeypatch: pytest.MonkeyPatch, evaluation: str) -> None:
     """Each fold has a head and minibatches of its own, which all encoders share."""

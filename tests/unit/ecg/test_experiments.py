@@ -55,6 +55,7 @@ def test_within_a_point_is_on_both_sides(gap: float, tmp_path: Path) -> None:
     assert verdicts[f"meta-k10 comes within 1 point of meta, {WHERE.format(500)}"] == "not reproduced"
 
 
+@pytest.mark.slow
 def test_partial_access(tmp_path: Path) -> None:
     sizes = {"finetune_sizes": [100, 500], "meta_sizes": [50, 250, 500]}
     runs = partial_access(tmp_path, partial_access=sizes, finetune_seeds=2).write()
@@ -84,6 +85,7 @@ def test_the_papers_claims_are_the_papers_arms_and_stand_once(tmp_path: Path) ->
     assert results.results().pairs() == [("meta", "meta-k0", True)]
 
 
+@pytest.mark.slow
 def test_augmentations(tmp_path: Path) -> None:
     runs = augmentations(tmp_path)
     outputs, results = runs.summarise(), runs.results()

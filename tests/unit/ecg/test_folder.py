@@ -240,6 +240,7 @@ def test_a_changed_record_is_prepared_again(tmp_path: Path, monkeypatch: pytest.
         planned(config)
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_ptbxl_at_500_hz_returns(ptbxl: Path, tmp_path: Path) -> None:
     """Half of the records in format 16, half in 212 with steps of 5 microvolts, whose errors are 1.4 in the mean."""

@@ -50,6 +50,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], PretrainRun
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*LEARNING, *KEPT, "random_search", "best_of"])
 def test_a_run_tells_what_its_warp_does_and_how_it_was_learned(
     ran: Callable[[str], PretrainRun], name: str, make: Make
@@ -84,6 +85,7 @@ def test_pt_that_diverges_is_an_error(make: Make, name: str, message: str) -> No
         pretrain(ARMS[name], broken)
 
 
+@pytest.mark.slow
 def test_random_search_takes_the_strength_with_the_least_loss_and_costs_its_budget(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +124,7 @@ def test_random_search_takes_the_strength_with_the_least_loss_and_costs_its_budg
     assert not counts, "found before PT"
 
 
+@pytest.mark.slow
 def test_a_placebo_has_the_first_hypergradient_but_for_its_sign_or_for_its_labels(make: Make) -> None:
     """Over PT seeds both signs occur; permuted labels give another direction."""
 
@@ -190,6 +193,7 @@ def test_meta_updates_train_on_ft_training_ecgs_and_are_judged_by_the_others(
         assert judges == validation if name == "optsla" else judges < validation
 
 
+@pytest.mark.slow
 def test_bfloat16_is_of_pt_steps_and_float32_of_hypergradients(tmp_path: Path) -> None:
     for name, keys in (("simclr", FEW), ("meta", {"epochs": 1})):
         lower, plain = (
@@ -202,6 +206,7 @@ def test_bfloat16_is_of_pt_steps_and_float32_of_hypergradients(tmp_path: Path) -
     assert equal(*(loop._hypergradient(loop.head, loop.head_state).gradient for loop in loops))
 
 
+@pytest.mark.slow
 def test_a_run_that_computes_anew_ends_alike(make: Make, ran: Callable[[str], PretrainRun]) -> None:
     arm = ARMS["meta"].model_copy(update={"recompute": True})
     again, once = pretrain(arm, make(checkpoint=Unsaved)), ran("meta")

@@ -129,6 +129,7 @@ def test_a_solve_that_meets_negative_curvature_at_once_falls_back_to_the_identit
     assert solved.residual_norm == pytest.approx(float((b[0] + DAMPING * solved.value[0]).norm()))
 
 
+@pytest.mark.slow
 def test_the_anchor_at_its_start_stays_there_and_is_what_bissl_is_when_it_learns_nothing(
     usual: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +158,7 @@ def test_too_short_a_run_of_bissl_is_refused_before_pt(usual: Setting, monkeypat
         pretrain(ARMS["bissl"].model_copy(update={"pretrain_steps": 20}), usual)
 
 
+@pytest.mark.slow
 def test_both_see_ft_training_ecgs_alone_and_bissl_alternates_as_published(
     usual: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

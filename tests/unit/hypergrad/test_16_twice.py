@@ -153,6 +153,7 @@ def test_a_derivative_that_cannot_be_differentiated_is_an_error_with_advice(
         run(Curved(**{part: function()}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [lambda: compiled(torch.square), lambda: Once.apply, lambda: Detached.apply])
 @pytest.mark.parametrize(
     ("part", "finetuning"),

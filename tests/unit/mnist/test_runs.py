@@ -119,6 +119,7 @@ def values(rows: Any, metric: str) -> dict[Any, float]:
     return {(row["setting"], row["replicate"]): row["value"] for row in rows if row["metric"] == metric}
 
 
+@pytest.mark.slow
 def test_the_paper_has_each_of_its_numbers_beside_ours(runs: Runs) -> None:
     """With the paper's replicates, starts and targets our settings have the words of its table."""
     ours = metrics.read([files["metrics"] for arms in runs.values() for files in arms.values()])
@@ -143,6 +144,7 @@ def test_learned_rotations_have_a_trajectory_per_replicate_that_ends_at_the_lear
             assert (len(initial), initial.between(45, 135).all()) == (initial.nunique(), True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", STUDIES)
 def test_a_summary_is_whole_and_has_the_papers_numbers_beside_its_own_study_only(
     runs: Runs, experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -163,6 +165,7 @@ def test_a_summary_is_whole_and_has_the_papers_numbers_beside_its_own_study_only
     assert pd.read_csv(papers["table_csv"])["paper_mean"].notna().sum() == expected
 
 
+@pytest.mark.slow
 def test_meta_pretraining_moves_the_mean_towards_the_target(digits: MnistData, run_as: RunAs) -> None:
     study = RotationMean(pretrain_examples=300, finetune_examples=300, epochs=4, replicates=3, arms={"meta": SHARED})
     rows = rotation_runs.train(study, run_as("rotation_mean"), digits).metrics
@@ -177,6 +180,7 @@ def forget(results: Outcome) -> Outcome:
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arm",
     [
@@ -316,6 +320,7 @@ def test_an_outer_step_with_an_exploding_hypergradient_is_skipped_and_counted(
     assert [step for step in range(15) if means[step] == means[step + 1]] == [12]
 
 
+@pytest.mark.slow
 def test_interrupted_backpropagation_goes_on_to_the_same_bits(
     digits: MnistData, run_as: RunAs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_control_must_beat_the_arm_without_pt_that_has_its_ft(without: float, 
     assert ("graph_supervised-released beats no_pt-released" in claim["measured"]) == (verdict == "control failed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "arms"),
     [
@@ -209,6 +210,7 @@ def test_cka_is_symmetric(tmp_path: Path) -> None:
     assert numbers[("meta", "meta")] == 1.0
 
 
+@pytest.mark.slow
 def test_negative_transfer_counts_tasks_that_lose_against_training_from_scratch(tmp_path: Path) -> None:
     runs = written("negative_transfer", tmp_path, negative_transfer=FEW, finetune_seeds=2)
     numbers, markdown = runs.tabled()

@@ -163,6 +163,7 @@ def test_real_archive_sample(outputs: dict[str, Path]) -> None:
     assert {row["term"] for row in tasks} == {""}
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_real_networks(outputs: dict[str, Path]) -> None:
     string = String(species=[511145, 224308], links="physical.links.full", min_score=0)

@@ -71,6 +71,7 @@ def measure(part: str = "follows", *, draw: Any = draw, evaluate: Any = None, **
     return metapt.headroom(Pulled(), Numbers, start, draw, evaluate or encoded, **(given | changes))
 
 
+@pytest.mark.slow
 def test_a_known_headroom_is_found() -> None:
     found = measure("follows")
     targets = np.array([*{row["setting"]: row["target"] for row in found.rows if row["setting"] != REFERENCE}.values()])
@@ -131,6 +132,7 @@ def test_what_has_no_headroom_is_refused(changes: dict[str, Any], error: type[Ex
         measure(**changes)
 
 
+@pytest.mark.slow
 def test_the_package_is_imported_without_torch() -> None:
     code = "import sys, metapt; assert 'torch' not in sys.modules; assert callable(metapt.headroom)"
     subprocess.run([sys.executable, "-c", code], check=True)
