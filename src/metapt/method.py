@@ -172,7 +172,7 @@ class MetaArm(ArmSection):
 
     def warmup(self, steps_per_epoch: int) -> int:
         """Return the number of meta-iterations (of P PT steps each) before the first meta-update."""
-        return math.ceil(round(self.warmup_epochs * steps_per_epoch / self.pretrain_steps, 9))  # 1.1 * 100 is above 110
+        return warmup_iterations(self.warmup_epochs, steps_per_epoch, self.pretrain_steps)
 
     def check_updates(self, place: str, what: str, epochs: int, steps_per_epoch: int) -> None:
         """Raise ValueError if PT of `epochs` takes no meta-update, by which the arm at `place` learns `what`."""
@@ -189,6 +189,15 @@ class MetaArm(ArmSection):
             f"{place}.{given}, and pretrain.epochs {epochs} of {steps_per_epoch} PT steps each make {made}, so that "
             f"{what} would never be learned; legal: at most {most:g}, or more epochs"
         )
+
+
+def warmup_iterations(epochs: float, steps_per_epoch: int, pretrain_steps: int) -> int:
+    """Return the iterations of `pretrain_steps` PT steps that are needed for a number of PT epochs.
+
+    >>> warmup_iterations(1.1, 100, 10)  # although 1.1 * 100 is above 110 in floating point
+    11
+    """
+    return math.ceil(round(epochs * steps_per_epoch / pretrain_steps, 9))
 
 
 def whole_iterations(steps: int, pretrain_steps: int) -> tuple[int, int]:

@@ -220,19 +220,28 @@ def test_raw_files_are_downloaded_or_simulated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "in_pretraining"),
+    ("own", "pretrain", "finetune"),
     [
-        ({"method": "simclr", "pretrain": {"batch_size": 2048}}, True),
-        ({"method": "simclr", "finetune": {"batch_size": 2048}}, False),
-        ({"method": "meta", "batch_size": 2048}, True),
-        ({"method": "best_of", "finetune": {"batch_size": 2048}}, True),
+        ({"method": "simclr", "pretrain": {"batch_size": 2048}}, 2048, 256),
+        ({"method": "simclr", "finetune": {"batch_size": 2048}}, 256, 2048),
+        ({"method": "meta", "batch_size": 2048}, 2048, 256),
+        ({"method": "optsla", "batch_size": 2048}, 2048, 256),
+        ({"method": "best_of", "finetune": {"batch_size": 2048}}, 2048, 2048),
     ],
 )
-def test_memory_is_that_of_an_arms_own_minibatches(own: dict[str, Any], in_pretraining: bool) -> None:
-    made, more = jobs("ecg", arms={"simclr": {"method": "simclr"}, "large": own}), 32 * (2048 - 256)
-    for make, larger in ((made.pretrain, in_pretraining), (made.finetune, "finetune" in own)):
+def test_memory_is_that_of_an_arms_own_minibatches(own: dict[str, Any], pretrain: int, finetune: int) -> None:
+    made = jobs("ecg", arms={"simclr": {"method": "simclr"}, "large": own})
+    for make, largest in ((made.pretrain, pretrain), (made.finetune, finetune)):
         usual, large = (make(arm, "n500/n500", 0).mem_mb for arm in ("simclr", "large"))
-        assert large - usual == (more if larger else 0)
+        assert large - usual == 32 * (largest - 256)
+
+
+def test_searches_and_learned_task_weights_take_more_time() -> None:
+    made = jobs("ecg", arms={f"budget{budget}": {"method": "random_search", "budget": budget} for budget in (2, 9)})
+    less, more = (made.pretrain(arm, "n500/n500", 0) for arm in ("budget2", "budget9"))
+    assert more.minutes > less.minutes
+    learned, plain = (jobs("ppi").pretrain(arm, "full_access", 0) for arm in ("cotrain_learned_weights", "cotrain"))
+    assert learned.minutes > plain.minutes
 
 
 def test_large_hypergradients_take_more_memory_and_time() -> None:

@@ -15,6 +15,8 @@ from metapt.domains.ecg.config import (
     EcgSettings,
     Joint,
     NoPretraining,
+    OptSla,
+    RandomSearch,
     Simclr,
     resolved,
 )
@@ -116,7 +118,7 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
             pretrain=pretrain,
             finetune=judge,
         )
-        labelled = arm.batch_size if isinstance(arm, EcgMeta | Joint | BiSsl) else 0
+        labelled = arm.batch_size if isinstance(arm, EcgMeta | Joint | BiSsl | OptSla) else 0
         mem_mb = self.mem_mb(pretrain.batch_size, labelled, 0 if judge is None else judge.batch_size)
         minutes = self._pretrain_minutes(arm, pretrain)
         if isinstance(arm, BestOf):
@@ -151,17 +153,19 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         return 1500 + self.config.width * largest * self._times
 
     def _pretrain_minutes(self, arm: Arm, pretrain: EcgPretraining) -> int:
-        """Return the time limit of a PT run: two views of each ECG, and meta-updates, which get at least as long."""
+        """Return the time limit of a PT run: two views of each ECG, and what an arm adds, which gets at least as long."""
         records = _RECORDS if self.config.folder is None else len(self.found.records)
         ecgs = 0 if isinstance(arm, NoPretraining) else pretrain.epochs * (pretrain.signals or records)
-        updates = 0
+        added = 0
         if isinstance(arm, EcgMeta):
             each = arm.accumulate * (arm.passes * 2 * pretrain.batch_size + arm.batch_size * (arm.folds or 2))
-            updates = each * ecgs // (pretrain.batch_size * arm.pretrain_steps)
+            added = each * ecgs // (pretrain.batch_size * arm.pretrain_steps)
         if isinstance(arm, BiSsl) and arm.anchor == "learned":  # 8 updates with 5 products each
             each = 8 * ((3 + 5) * 2 * pretrain.batch_size + 4 * arm.batch_size)
-            updates = each * ecgs // (pretrain.batch_size * arm.pretrain_steps)
-        return self._minutes(2 * ecgs + max(2 * ecgs, updates))
+            added = each * ecgs // (pretrain.batch_size * arm.pretrain_steps)
+        if isinstance(arm, RandomSearch):
+            added = int(2 * (arm.budget - 1) * ecgs)
+        return self._minutes(2 * ecgs + max(2 * ecgs, added))
 
     def _minutes(self, ecgs: int) -> int:
         """Return the time limit of a job that makes `ecgs` forward and backward passes through the encoder."""

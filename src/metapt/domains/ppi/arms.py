@@ -16,7 +16,7 @@ from metapt.domains.ppi.stages import QUANTILES
 from metapt.errors import ConfigError
 from metapt.hypergrad import Adam, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.params import detached
-from metapt.method import meta_settings, whole_iterations
+from metapt.method import meta_settings, warmup_iterations, whole_iterations
 from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
@@ -163,7 +163,7 @@ def _iterations(setting: PpiSetting, arm: config.PpiMeta | config.LearnedWeights
     Raises ConfigError if phi would never move.
     """
     iterations, remainder = whole_iterations(setting.steps, arm.pretrain_steps)
-    warmup = math.ceil(arm.warmup_epochs * setting.steps_per_epoch / arm.pretrain_steps)
+    warmup = warmup_iterations(arm.warmup_epochs, setting.steps_per_epoch, arm.pretrain_steps)
     if warmup >= iterations:
         raise ConfigError(
             f"warmup_epochs: {arm.warmup_epochs:g} leaves none of the {setting.steps} PT steps for meta-updates, so "

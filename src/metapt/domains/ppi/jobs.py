@@ -7,6 +7,7 @@ from typing import Any
 
 from metapt.domains.ppi.config import (
     Arm,
+    LearnedWeights,
     PpiFinetuning,
     PpiMeta,
     PpiPretraining,
@@ -150,6 +151,8 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
             updates = graphs / (pretrain.batch_size * arm.pretrain_steps)
             size = arm.hypergradient_batch or pretrain.batch_size
             passes += updates * arm.accumulate * (arm.passes * size + self._update_graphs(arm))
+        if isinstance(arm, LearnedWeights):  # of PT and FT minibatches, as its steps
+            passes += 2 * graphs * (1 + (3 + arm.neumann_terms) / arm.pretrain_steps)
         return self._minutes(passes)
 
     def _finetune_minutes(self, finetune: PpiFinetuning) -> int:
