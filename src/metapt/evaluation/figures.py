@@ -26,7 +26,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from numpy.typing import ArrayLike
 
-from metapt.evaluation import svg
 from metapt.files import atomic_path
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B5B5B")
@@ -107,11 +106,10 @@ def panels(columns: int = 1, rows: int = 1, *, width: float = 4.8, height: float
 def save(figure: Figure, stem: Path) -> None:
     """Write {stem}.svg and {stem}.png (150 dots per inch), as large as what is drawn.
 
-    A browser shows the values of the SVG's points under the mouse. Equal figures give equal bytes, because dates,
-    versions and random ids are left out.
+    Equal figures give equal bytes, because dates, versions and random ids are left out.
     """
     with style(), atomic_path(stem.with_name(f"{stem.name}.svg")) as path:
-        path.write_bytes(svg.drawn(figure, metadata={"Date": None, "Creator": None}))
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
     save_png(figure, stem.with_name(f"{stem.name}.png"))
 
 

@@ -10,12 +10,13 @@ from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from metapt.evaluation import comparisons, figures, metrics, svg
+from metapt.evaluation import comparisons, figures, metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, counts
 from metapt.evaluation.metrics import CELL
 from metapt.evaluation.results import DIFFERENCES, read_record, rows_of
@@ -40,6 +41,13 @@ COLOURS = {
 """Colours of figures that are those of the page, by the names of the page's variables."""
 MOST_NAMES = 8
 """Number of names that a caption gives; of more it gives the number."""
+
+SVG, XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
+LEAST_SCALE = 0.75
+"""Size below which a page does not shrink a figure, so that a text of 10 points keeps 10 pixels; it scrolls instead."""
+
+ET.register_namespace("", SVG[1:-1])
+ET.register_namespace("xlink", XLINK[1:-1])
 
 Json = dict[str, Any]
 
@@ -103,7 +111,7 @@ def _experiment(domain: PageDomain, experiment: PageExperiment, inputs: Mapping[
         "short": experiment.key.replace("_", " "),
         "title": experiment.title,
         "caption": f"{experiment.figure or experiment.title}. {_shown(cells)}",
-        "figure": Markup(svg.inside_page(own["figure_svg"], name, COLOURS)),
+        "figure": Markup(figure_inside(own["figure_svg"], name, COLOURS)),
         "tables": arms.in_cells(own["table_html"].read_text(encoding="utf-8")),
         "claims": [row | {"behind": behind(row)} for row in claims],
         "counts": counts(row["verdict"] for row in claims),
@@ -203,3 +211,35 @@ def _ran(inputs: Mapping[str, Path]) -> Json:
         "revisions": sorted({re.sub("^([^-]{10})[^-]*", r"\1", record["revision"] or "unknown") for record in trained}),
         "torch": sorted({record["versions"]["torch"] for record in trained}),
     }
+
+
+def figure_inside(path: Path, name: str, colours: dict[str, str]) -> str:
+    """Return the figure in a file as an element for a page, as wide as in print where the page has room.
+
+    Its ids start with `name`, since all figures of a page share one space of ids. Those of its `colours` that have a
+    name of the page's (`var(--{name})`) take it; others are mixed with white as the page's `--keep` says, so that they
+    can be seen on a dark page.
+    """
+
+    def mixed(colour: str) -> str:
+        return f"var(--{colours[colour]})" if colour in colours else f"color-mix(in srgb, {colour} var(--keep), white)"
+
+    root = ET.fromstring(path.read_bytes())
+    for parent in root.iter():
+        for child in [each for each in parent if each.tag in (f"{SVG}metadata", f"{SVG}style")]:
+            parent.remove(child)
+    for element in root.iter():
+        for key, value in element.items():
+            if key == "id":
+                element.set(key, f"{name}-{value}")
+            elif key == f"{XLINK}href" and value.startswith("#"):
+                element.set(key, f"#{name}-{value[1:]}")
+            elif key in ("style", "clip-path"):
+                value = value.replace("url(#", f"url(#{name}-")
+                element.set(key, re.sub(r"#[0-9a-f]{6}\b", lambda found: mixed(found[0]), value))
+    width = 4 / 3 * float(root.get("viewBox", "0 0 480 330").split()[2])  # from points to pixels
+    for key in ("width", "height"):
+        root.attrib.pop(key, None)
+    root.set("id", f"{name}-figure")
+    root.set("style", f"width: {width:.0f}px; max-width: 100%; min-width: {LEAST_SCALE * width:.0f}px")
+    return ET.tostring(root, encoding="unicode")

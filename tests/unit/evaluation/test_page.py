@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -12,11 +13,10 @@ import pytest
 
 from metapt.engine import records
 from metapt.errors import DataError
-from metapt.evaluation import figures, metrics, page, svg, tables
+from metapt.evaluation import figures, metrics, page, tables
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, OF_THE_PAPER
-from metapt.evaluation.page import Arms
+from metapt.evaluation.page import LEAST_SCALE, Arms
 from metapt.evaluation.results import DIFFERENCES
-from metapt.evaluation.svg import LEAST_SCALE
 from metapt.machine import Machine
 from metapt.sections import PageDomain, PageExperiment, PageSettings
 
@@ -41,7 +41,8 @@ def picture() -> bytes:
     drawn, axes = figures.panels(2)
     axes[0].plot([0, 1], [0, 1], "o", label="meta")
     with figures.style():
-        return svg.drawn(drawn)
+        drawn.savefig(file := io.BytesIO(), format="svg")
+    return file.getvalue()
 
 
 def experiment(folder: Path, name: str, claims: int = 1) -> dict[str, Path]:
