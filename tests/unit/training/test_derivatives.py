@@ -19,7 +19,8 @@ from torch.nn.utils.parametrizations import weight_norm as parametrised_weight_n
 import metapt
 from metapt import Autocast, ModuleProblem, OptimizerSpec
 from metapt.hypergrad import SGD, Dense, FittedHead, Identity, Neumann, Params, Unroll
-from metapt.hypergrad.trial import HESSIAN, MIXED, Gap, tried
+from metapt.hypergrad.differences import Gap
+from metapt.hypergrad.trial import HESSIAN, MIXED, tried
 
 from . import toys
 from .kinds import heard, refused, right, warned

@@ -153,7 +153,7 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         return 1500 + self.config.width * largest * self._times
 
     def _pretrain_minutes(self, arm: Arm, pretrain: EcgPretraining) -> int:
-        """Return the time limit of a PT run: two views of each ECG, and what an arm adds, which gets at least as long."""
+        """Return the time limit of a PT run: two views of each ECG, and at least as long for what an arm adds."""
         records = _RECORDS if self.config.folder is None else len(self.found.records)
         ecgs = 0 if isinstance(arm, NoPretraining) else pretrain.epochs * (pretrain.signals or records)
         added = 0
