@@ -28,7 +28,8 @@ class MetaProblem(Protocol):
         """Return the PT loss of a PT minibatch, a scalar, with encoder and PT head in training mode.
 
         A module may update its BatchNorm statistics in `pretrained.buffers` in place, as usual in torch: the training
-        loop passes the real buffers, the hypergradient a copy.
+        loop passes the real buffers, the hypergradient a copy. A buffer that a module assigns anew is only in the
+        dictionary that `functional_call` was given, and has to be copied from there.
         """
 
     def encode(self, encoder: Params, batch: Any) -> Tensor:

@@ -91,6 +91,7 @@ class ModuleProblem:
         self._encoder = self._start.encoder | fixed
         self._places = {name: f"encoder.{name}" if name in in_encoder else name for name in self._start.buffers}
         self._called: set[str] = set()
+        self._assigned: set[str] | None = None  # buffers that a call assigns anew; None before the first call
         self._check_modules()
 
     @property
@@ -109,12 +110,26 @@ class ModuleProblem:
             _check_tensors(what, given, start)
         values = {f"encoder.{name}": value for name, value in pretrained.encoder.items()}
         values |= {f"{HEAD}{name}": value for name, value in pretrained.head.items()}
-        values |= {self._places[name]: value for name, value in pretrained.buffers.items()}
+        buffers = {self._places[name]: value for name, value in pretrained.buffers.items()}
+        # A buffer that is assigned anew gets its new value in place. The graph may hold it, so the modules have a copy.
+        copies = {place: buffers[place].clone() for place in (buffers if self._assigned is None else self._assigned)}
+        given = buffers | copies
+        values |= given
         self._pretraining.train()
         seed = batch.seed if isinstance(batch, Seeded) else None
         batch = batch.batch if isinstance(batch, Seeded) else batch
         with nullcontext() if seed is None else seeded(seed, devices_of(pretrained)):
-            return self._call("pretrain_loss", self._pretraining, values, meta, batch)
+            loss = self._call("pretrain_loss", self._pretraining, values, meta, batch)
+        assigned = {place for place, value in given.items() if values[place] is not value}
+        self._assigned = assigned.union(self._assigned or ())
+        for place in copies.keys() | assigned:
+            if values[place].shape != buffers[place].shape:
+                raise ValueError(
+                    f"pretrain_loss gives the buffer {place!r} the shape {list(values[place].shape)}, and it had "
+                    f"{list(buffers[place].shape)}; legal: buffers that keep their shapes"
+                )
+            buffers[place].copy_(values[place].detach())
+        return loss
 
     def encode(self, encoder: Params, batch: Any) -> Tensor:
         """Return the features, in evaluation mode. Raises ValueError as the class says."""
@@ -233,7 +248,7 @@ def recomputed_with(module: nn.Module, values: Params) -> Iterator[None]:
 
     def generator(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         modes = [(part, part.training) for part in module.modules()]
-        before = {name: values[name].clone() for name in updated}
+        before = {name: module.get_buffer(name).clone() for name in updated}
 
         def again(*arguments: Any, **named: Any) -> Any:
             now = [(part, part.training) for part in module.modules()]

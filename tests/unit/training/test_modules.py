@@ -94,6 +94,30 @@ def of_way(way: str, **how: Any) -> Any:
     return [gradient(problem(Recomputed(toys.body(), each)), **how) for each in (WAYS[way], None)]
 
 
+class Centred(nn.Module):
+    """A layer with a running mean, a buffer that each call in training mode assigns anew, as many modules do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = linear(10)
+        self.register_buffer("mean", torch.zeros(3, dtype=DTYPE))
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.mean
+        if self.training:
+            self.mean = 0.5 * self.mean + x.mean(0)
+        return torch.tanh(self.layer(x) * (1 + before) - self.mean)
+
+
+def two_views(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+    views = (head(encoder(sign * batch[0] + 1)) for sign in (1, -1))
+    return sum(((view - batch[1]) ** 2 * meta["w"].exp()).mean() for view in views)  # type: ignore[return-value]
+
+
+def of_assigned() -> Any:
+    return [gradient(problem(Recomputed(Centred(), way), pretrain_loss=two_views)) for way in (KEEP, None)]
+
+
 def of_mode() -> Any:
     found = []
     for way in (KEEP, None):
@@ -111,6 +135,7 @@ RECOMPUTED: dict[str, Callable[[], Any]] = {
     "fitted": partial(of_way, "module", finetuning=FittedHead(0.1)),
     "statistics": of_statistics,
     "a recomputation has the mode of its call": of_mode,
+    "buffers that are assigned anew": of_assigned,
     "by the loss": lambda: [gradient(problem(pretrain_loss=checkpointed)), gradient(problem())],
 }
 
@@ -266,14 +291,22 @@ def hooked() -> nn.Module:
 TRAINED: dict[str, Callable[[], nn.Module]] = {
     "parametrisations of `torch.nn.utils.parametrize`": parametrised,
     "`Embedding(max_norm=...)`, in plain PT": Words,
+    "a buffer that a module assigns anew, as in `self.mean = 0.9 * self.mean + 0.1 * x.mean(0)`": Centred,
     "hooks of modules (`register_forward_hook`, `register_full_backward_hook`)": hooked,
 }
 
 
-@pytest.mark.parametrize(("compares", "make"), [(right(row), make) for row, make in TRAINED.items()], ids=range(3))
+@pytest.mark.parametrize(("compares", "make"), [(right(row), make) for row, make in TRAINED.items()], ids=range(4))
 def test_plain_pretraining_is_that_of_a_loop_by_hand(compares: Callable[..., Any], make: Callable[[], Any]) -> None:
     encoder = make()
     compares(lambda: (toys.pretrained(problem(encoder)).vector(), by_hand(encoder)))()
+
+
+def test_a_buffer_that_changes_its_shape_is_refused() -> None:
+    encoder = Centred()
+    encoder.mean = torch.zeros(1, dtype=DTYPE)
+    with pytest.raises(ValueError, match=r"the buffer 'encoder.mean' the shape \[3\], and it had \[1\]; legal"):
+        toys.pretrained(problem(encoder))
 
 
 @refused("`parametrize.cached()` around the training", "parametrize.cached")
