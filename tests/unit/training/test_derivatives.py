@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,19 @@ def test_a_gradient_penalty_through_a_norm_is_refused(norm: nn.Module) -> None:
 @right("a gradient penalty through other layers", 1e-4)
 def test_a_gradient_penalty_through_another_layer_is_right(layer: nn.Module) -> Any:
     return toys.agreeing(problem(nn.Sequential(linear(10), layer, nn.Tanh()), pretrain_loss=penalised))
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_a_loss_may_be_of_another_type_than_single_precision_parameters(kind: torch.dtype) -> None:
+    modules = {name: module.float() for name, module in toys.modules().items()}
+
+    def loss(encoder: Any, head: Any, meta: Params, batch: Any, kind: torch.dtype = kind) -> Tensor:
+        single = {"w": meta["w"].float()}, (batch[0].float(), batch[1].float())
+        return toys.pretrain_loss(encoder, head, *single).to(kind)
+
+    data = toys.X.float(), toys.Y.float()
+    found = (gradient(toys.problem(**modules, pretrain_loss=partial(loss, kind=each)), data) for each in (kind, None))
+    torch.testing.assert_close(*found, rtol=1e-5 if kind is torch.float64 else 0.05, atol=0)
 
 
 class Bare:
