@@ -21,9 +21,9 @@ class LoaderBatches:
     A PT minibatch is a `Seeded`: the minibatch of the loader, and a seed for the random draws of its loss.
 
     All that torch's generator on the CPU decides follows from `seed`, the number of the pass and the number of the
-    minibatch in it: the order of a pass, and the draws of a data set in this process or in workers. A generator of the
-    loader or its sampler is seeded likewise. What is not restored: draws from `random` and NumPy in this process, and
-    draws of a data set in persistent workers, which keep their generators from pass to pass.
+    minibatch in it: the order of a pass, and the draws of a data set in this process or in workers. The generators of
+    torch that loader and samplers have are seeded likewise. What is not restored: draws from `random` and NumPy in this
+    process, and draws of a data set in persistent workers, which keep their generators from pass to pass.
 
     What has a method `set_epoch` (a sampler, batch sampler, data set or loader) is told the number of the pass.
 
@@ -173,8 +173,8 @@ class _Passes:
         if isinstance(loader, DataLoader):
             self._loader = _own(loader)
             samplers = loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)
-            generators = self._loader.generator, *(getattr(sampler, "generator", None) for sampler in samplers)
-            self._generators = [each for each in generators if each is not None]
+            values = (value for sampler in samplers for value in getattr(sampler, "__dict__", {}).values())
+            self._generators = [each for each in (self._loader.generator, *values) if isinstance(each, torch.Generator)]
         self._with_epochs = [each for each in _parts(self._loader) if callable(getattr(each, "set_epoch", None))]
         self.size = _usual_size(loader)
         self.go_to(0, 0)

@@ -101,6 +101,16 @@ class Noisy(Dataset[Tensor]):
         return index + torch.rand(())
 
 
+class Shuffled(Sampler[int]):
+    """A sampler with a generator of its own."""
+
+    def __init__(self) -> None:
+        self.draws = torch.Generator()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(10, generator=self.draws).tolist())
+
+
 NUMBERS = InMemory(torch.arange(10))
 
 
@@ -112,6 +122,7 @@ DRAWING: dict[str, Callable[[], DataLoader[Any]]] = {
     "generator": lambda: DataLoader(NUMBERS, 4, shuffle=True, generator=torch.Generator()),
     "replacement": lambda: DataLoader(NUMBERS, 4, sampler=sampler(replacement=True)),
     "batch sampler": lambda: DataLoader(NUMBERS, batch_sampler=BatchSampler(sampler(), 4, False)),
+    "own sampler": lambda: DataLoader(NUMBERS, 4, sampler=Shuffled()),
     "noisy": lambda: DataLoader(Noisy(), 4, shuffle=True),
     "workers": lambda: DataLoader(Noisy(), 4, shuffle=True, num_workers=1),
     "persistent": lambda: DataLoader(NUMBERS, 4, shuffle=True, num_workers=1, persistent_workers=True),
@@ -134,18 +145,18 @@ def test_minibatches_follow_from_the_seed_and_the_state(kind: str) -> None:
     batches = of_pt(DRAWING[kind]())
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = taken(batches, 2)
+    first = taken(batches, 4)  # to the second pass
     state = batches.state_dict()
     rest = taken(batches, 3)
     assert torch.equal(torch.get_rng_state(), before)
-    assert len({seed for _, seed in first + rest}) == 10
+    assert len({seed for _, seed in first + rest}) == 14
     again = of_pt(DRAWING[kind]())
     torch.rand(3)
-    assert taken(again, 2) == first
+    assert taken(again, 4) == first
     other = of_pt(DRAWING[kind]())
     other.load_state_dict(state)
     assert taken(other, 3) == rest
-    assert taken(of_pt(DRAWING[kind](), seed=1), 2) != first
+    assert taken(of_pt(DRAWING[kind](), seed=1), 4) != first
 
 
 def test_what_a_data_set_draws_does_not_depend_on_the_order_of_its_examples() -> None:
