@@ -141,6 +141,7 @@ def test_pt_leaves_what_it_promises(case: Case, arm: str, world: World) -> None:
     assert not list(Path(job.config["checkpoint"]).parent.glob("*")), "checkpoints of a finished run are removed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", STAGED, ids=named)
 def test_arms_of_a_seed_share_their_start_and_their_minibatches(case: Case, world: World) -> None:
     plain = world.ran(case.name, case.plain)

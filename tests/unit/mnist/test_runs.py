@@ -131,6 +131,7 @@ def test_the_paper_has_each_of_its_numbers_beside_ours(runs: Runs) -> None:
     assert ours.loc[ours["evaluation"] == "", "value"].notna().all()
 
 
+@pytest.mark.slow
 def test_learned_rotations_have_a_trajectory_per_replicate_that_ends_at_the_learned_value(runs: Runs) -> None:
     for experiment, replicates in {"rotation_mean": 10, "rotation_mean_std": 4}.items():
         for arm, files in runs[experiment].items():
