@@ -36,11 +36,10 @@ def test_a_closed_pipe_ends_a_command_without_a_traceback() -> None:
 def test_ctrl_c_ends_a_command_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(options: object) -> int:
+    def _docs(options: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_docs", interrupted)
-    interrupted.__name__ = "_docs"
+    monkeypatch.setattr(cli, "_docs", _docs)
     assert main(["docs"]) == 130
     assert capsys.readouterr().err == "ended by Ctrl-C\n"
 

@@ -183,6 +183,7 @@ def ppi_finetuning(device: str) -> tuple[FinetuneProblem, Pretrained]:
 FINETUNING = [ecg_finetuning, ppi_finetuning]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", FINETUNING)
 def test_ft_of_the_network_waits_once_in_an_epoch(made: Any, rehearse: Rehearse) -> None:
     def transfer(device: str) -> Callable[[], list[float]]:

@@ -104,6 +104,7 @@ def test_nothing_runs_beside_a_job_whose_time_is_a_result(tmp_path: Path, monkey
         assert [other for other in times if times[other][0] < end and begin < times[other][1]] == [name]
 
 
+@pytest.mark.slow
 def test_after_a_failure_no_job_begins_and_those_that_run_are_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: Path, plan: Plan
 ) -> None:
@@ -144,10 +145,8 @@ def test_a_job_that_is_told_to_end_goes_on_from_its_state(tmp_path: Path, number
     with log.open("w") as stderr, subprocess.Popen(command, cwd=tmp_path, stderr=stderr, process_group=0) as process:
         while process.poll() is None and not (jobs_log.is_file() and " left" in jobs_log.read_text()):
             time.sleep(0.1)
-        if number == signal.SIGINT:  # a terminal sends it to all processes of the command
-            os.killpg(process.pid, number)
-        else:
-            process.send_signal(number)
+        send = os.killpg if number == signal.SIGINT else os.kill  # a terminal sends Ctrl-C to all processes
+        send(process.pid, number)
         assert process.wait(30) == 1
     assert "SIGTERM told this job to end: its state is saved" in log.read_text()
     assert "meta-shared was told to end, and is not finished; its log is" in log.read_text()

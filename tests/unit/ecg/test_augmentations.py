@@ -57,6 +57,7 @@ def run(folder: Path, arms: dict[str, Any], normal: list[int]) -> tuple[dict[str
     return shown, metrics.read(outputs["metrics"])
 
 
+@pytest.mark.slow
 def test_what_is_shown(tmp_path: Path) -> None:
     arms = {"simclr": Simclr(method="simclr", warp=STABLE), "meta": EcgMeta(warp=PAPER)}
     shown, table = run(tmp_path, arms, normal=[1, 3, 5])

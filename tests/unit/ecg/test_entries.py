@@ -106,6 +106,7 @@ def test_labelled_ecgs_are_those_of_the_pt_seed_and_the_split(
     assert len(set(streams)) == 2 * 2
 
 
+@pytest.mark.slow
 def test_finetuning_leaves_the_auroc_of_each_class(done: Done) -> None:
     start = done("pretrain", "no_pt", "n30/n30", 1)["pretrained"]
     some = " meta_ft_size=20"

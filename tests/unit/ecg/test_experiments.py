@@ -19,6 +19,7 @@ from .synthetic_results import augmentations, cost, full_access, partial_access,
 WHERE = "FT of the whole network, |D_FT| = {}"
 
 
+@pytest.mark.slow
 def test_full_access(tmp_path: Path) -> None:
     section = {"arms": ["no_pt", "simclr", "optsla", "meta", "meta-stable-start", "meta-stable"]}
     runs = full_access(tmp_path, full_access=section | {"finetune_sizes": [250, 500, 1000]}, finetune_seeds=2).write()

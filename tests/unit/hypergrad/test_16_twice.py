@@ -166,6 +166,7 @@ def test_what_is_differentiated_once_only_may_be_compiled(
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [

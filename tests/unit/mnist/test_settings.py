@@ -101,7 +101,6 @@ def test_the_solvers_of_an_arm_are_those_asked_for(keys: dict[str, Any], name: s
     [({}, 5, 64, 235), ({}, 100, 100, 3000), ({"pretrain_steps": 5}, 5, 64, 47), ({"epochs": 20}, 5, 64, 940)],
 )
 def test_iterations_of_3000_images(arm: dict[str, Any], epochs: int, batch_size: int, iterations: int) -> None:
-    assert MnistMeta(warmup_epochs=1.1, pretrain_steps=10).warmup(100) == 11  # as floats 1.1 * 100 is above 110
     assert MnistMeta(**arm).iterations(epochs, minibatches(3000, batch_size)) == iterations
 
 

@@ -112,6 +112,7 @@ def test_a_run_that_diverged_decides_nothing_and_is_left_out_of_figures(
     runs.experiment.figure(runs.results()).draw_without_rendering()
 
 
+@pytest.mark.slow
 def test_the_ft_head_during_pt(tmp_path: Path) -> None:
     """Two arms count iterations of ten PT steps. Without series, the figure shows the ends."""
     runs = written("during_pretraining", tmp_path)
