@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,12 +48,14 @@ def needed(plan: Plan) -> list[Job]:
 class Noted:
     """Jobs that do nothing but note in files when they begin and end; `broken` is the one that fails."""
 
+    told: Any = signal.SIG_DFL  # what a job does when it is told to end
+
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: str = "", seconds: float = 0.02) -> None:
         self.folder = folder
 
         def note(job: Job, *_: object) -> None:
             for number in SIGNALS:  # as in a process that is not forked
-                signal.signal(number, signal.SIG_DFL)
+                signal.signal(number, self.told)
             begin = time.monotonic()
             if job.name != broken:
                 time.sleep(seconds)
@@ -131,6 +134,21 @@ def test_a_signal_ends_the_jobs_that_run_and_no_other_begins(
     assert not noted.times()
     assert not multiprocessing.active_children()
     assert signal.getsignal(number) == before
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_jobs_that_do_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Path
+) -> None:
+    Noted(tmp_path, monkeypatch, seconds=60).told = signal.SIG_IGN
+    for seconds in (1, 2):
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run.run([config], [TARGET], "cpu", None, 2)
+    for child in multiprocessing.active_children():
+        child.join()
+    assert time.monotonic() - begin < 30
 
 
 @pytest.mark.slow

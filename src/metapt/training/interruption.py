@@ -7,6 +7,7 @@ cancelled, or for a job of higher priority. Ctrl-C sends SIGINT.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,11 +40,18 @@ def noticed() -> Iterator[None]:
 def passed_on() -> Iterator[None]:
     """Record `SIGNALS` inside the context as `noticed` does, and tell all child processes to end.
 
-    The children are those of `multiprocessing`. A child that starts later is not told.
+    The children are those of `multiprocessing`. A child that starts later is not told. A second SIGINT kills them.
     """
 
     def tell(number: int, frame: FrameType | None) -> None:
-        _note(number, frame)
+        try:
+            _note(number, frame)
+        except KeyboardInterrupt:
+            for child in active_children():
+                child.kill()
+            raise
+        if number == signal.SIGINT:
+            print("Jobs save their state and end; Ctrl-C again ends them at once.", file=sys.stderr)
         for child in active_children():
             child.terminate()
 
