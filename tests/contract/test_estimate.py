@@ -212,6 +212,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["config", "paper", "real-small"])
 def test_every_job_has_a_need_and_a_kind_is_measured_once(
     name: str, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -121,6 +121,7 @@ def test_after_a_failure_no_job_begins_and_those_that_run_are_finished(
     assert begun[-2:] == trained[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_the_jobs_that_run_and_no_other_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Path, number: signal.Signals
@@ -137,9 +138,7 @@ def test_a_signal_ends_the_jobs_that_run_and_no_other_begins(
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_ends_jobs_that_do_not_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Path
-) -> None:
+def test_a_second_ctrl_c_ends_stubborn_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Path) -> None:
     Noted(tmp_path, monkeypatch, seconds=60).told = signal.SIG_IGN
     for seconds in (1, 2):
         threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -19,6 +19,7 @@ from .small_ecgs import AT_ONCE, NETWORK
 PARAMETERS = 60  # of the encoder
 
 
+@pytest.mark.slow
 def test_a_meta_update_launches_few_kernels(
     make: Callable[..., Setting], launches: Callable[..., Counter[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
