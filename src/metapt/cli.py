@@ -293,15 +293,18 @@ def _against(control: str, folder: Path) -> pd.DataFrame:
 
     record = records.read(folder / "run.json")
     inputs = {name: Path(path) for name, path in record["inputs"].items()}
+    unreadable = DataError(
+        f"{folder}/run.json is from another version of metapt, whose settings this one can't read: run the experiment "
+        "again, or leave --against out."
+    )
     try:
         settings = SummarySettings.model_validate(record["config"])
-        experiment = domain(settings.domain).experiments[settings.experiment]
+        experiment = domain(settings.domain).experiments.get(settings.experiment)
+        if experiment is None:
+            raise unreadable
         results = experiment.results.read(experiment.section, settings, inputs)
-    except (ValidationError, KeyError):
-        raise DataError(
-            f"{folder}/run.json is from another version of metapt, whose settings this one can't read: run the "
-            "experiment again, or leave --against out."
-        ) from None
+    except ValidationError:
+        raise unreadable from None
     arms = list(dict.fromkeys(results.metrics["arm"]))
     if control not in arms:
         raise ConfigError(f"{control} is no arm of {folder}{did_you_mean(control, arms)}; legal: {', '.join(arms)}.")
