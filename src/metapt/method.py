@@ -144,6 +144,8 @@ class MetaArm(ArmSection):
 
     @model_validator(mode="after")
     def _solver_fits(self) -> MetaArm:
+        if "lr" in self.meta_settings:
+            raise ValueError("meta_settings has lr; legal: other settings, since the learning rate is meta_lr")
         unrolled = self.unroll in ("network", "head")
         if self.head_steps_between_updates and not unrolled:
             raise ValueError(

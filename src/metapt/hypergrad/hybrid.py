@@ -156,7 +156,9 @@ def hypergradient(
     """
     check_arguments(problem, pretrained, meta, head)
     users, problem = problem, Checked(problem)
-    _check(problem, meta, curvature)
+    if not meta:
+        raise ValueError("there are no meta-parameters to take a gradient for: meta is empty")
+    check_curvature(problem, curvature)
     different = len({id(batch) for batch in (*train_batches, validation_batch)})
     counts = {"FT training minibatches": len(train_batches), "different FT minibatches": different}
     check_counts(users, counts, once=True)
@@ -218,9 +220,8 @@ def hypergradient(
     return Hypergradient(like(meta, result), tuned.head, tuned.head_state, pretrain_gradient, diagnostics)
 
 
-def _check(problem: MetaProblem, meta: Params, curvature: str) -> None:
-    if not meta:
-        raise ValueError("there are no meta-parameters to take a gradient for: meta is empty")
+def check_curvature(problem: MetaProblem, curvature: str) -> None:
+    """Raise ValueError if the curvature is unknown, or the problem does not offer it."""
     if curvature not in get_args(Curvature):
         raise ValueError(f"curvature is {curvature!r}; legal: {', '.join(map(repr, get_args(Curvature)))}")
     if curvature == "gauss_newton":

@@ -60,8 +60,16 @@ def listed(value: Any) -> list[Tensor]:
 
 
 def cloned(value: Any) -> Any:
-    """Return a copy of a value whose tensors share no memory with it (see `mapped`)."""
-    return mapped(value, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
+    """Return a copy of a value whose tensors share no memory with it, and have its strides (see `mapped`)."""
+
+    def clone(tensor: Tensor) -> Tensor:
+        copied = tensor.detach().clone()
+        if tensor.layout is torch.strided and copied.stride() != tensor.stride():  # in others sums round differently
+            extent = 1 + sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
+            copied = tensor.detach().as_strided((extent,), (1,)).clone().as_strided(tensor.size(), tensor.stride())
+        return copied.requires_grad_(tensor.requires_grad)
+
+    return mapped(value, clone)
 
 
 def in_double(value: Any) -> Any:

@@ -107,21 +107,21 @@ class Checkpoint:
         Raises:
             ConfigError: it has others; or, in place of an error within the context, it lacks what the run needs.
         """
-        try:
-            yield
-            was = saved["settings"]
-            differ = [key for key in was | settings if was.get(key) != settings.get(key)]
-        except (KeyError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"{self.path} is a checkpoint of a run with other parts ({type(error).__name__}: {error}), such as "
-                "other parameters, another loop, or no recorder: remove it, or give this run another fingerprint."
-            ) from error
+        was = saved["settings"]
+        differ = [key for key in was | settings if was.get(key) != settings.get(key)]
         if differ:
             changes = [f"{key} was {was.get(key, 'not set')} and is {settings.get(key, 'not set')}" for key in differ]
             raise ConfigError(
                 f"{self.path} is a checkpoint of a run with other settings: {'; '.join(changes[:3])}. Give this run "
                 "those, or another fingerprint, or remove the checkpoint."
             )
+        try:
+            yield
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"{self.path} is a checkpoint of a run with other parts ({type(error).__name__}: {error}), such as "
+                "other parameters, another loop, or no recorder: remove it, or give this run another fingerprint."
+            ) from error
 
     def save(self, state: dict[str, Any], processes: Processes = ALONE) -> None:
         """Write `state`, which contains tensors and plain values; of several processes the first one does.

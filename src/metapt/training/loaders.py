@@ -69,7 +69,7 @@ class LoaderBatches:
             if isinstance(loaders[name], list | tuple):
                 loaders[name] = [moved(batch, device) for batch in loaders[name]]
         self._passes = {name: _Passes(name, loader, seed, epochs) for name, loader in loaders.items()}
-        self._device = device
+        self._device, self._seed = device, seed
 
     def pretrain(self) -> Seeded:
         """Return the minibatch of the next PT step."""
@@ -90,13 +90,22 @@ class LoaderBatches:
         return self._watched("validation")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the numbers of the present passes, and of the minibatches that they have given."""
-        return {name: (passes.number, passes.given) for name, passes in self._passes.items()}
+        """Return the seed, the numbers of the present passes, and of the minibatches that they have given."""
+        return {"seed": self._seed} | {name: (each.number, each.given) for name, each in self._passes.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken."""
-        for name, (number, given) in state.items():
-            self._passes[name].go_to(number, given)
+        """Continue where `state` was taken.
+
+        Raises:
+            ConfigError: it is of another seed, or a loader gives fewer minibatches.
+        """
+        if state.get("seed") != self._seed:
+            raise ConfigError(
+                f"the run to be resumed had other minibatches: its seed was {state.get('seed')}, and that of "
+                f"LoaderBatches is {self._seed} now: give it the old one, or the run another file or fingerprint"
+            )
+        for name, passes in self._passes.items():
+            passes.go_to(*state[name])
         self._watch = Watch(*self._finetuning)
 
     def explain(self, error: Exception) -> None:

@@ -14,6 +14,7 @@ from metapt.errors import ConfigError
 from metapt.hypergrad import Diagnostics, Hypergradient, Identity, MetaProblem, Params, Pretrained, hypergradient
 from metapt.hypergrad.checks import check_arguments, check_problem
 from metapt.hypergrad.distributed import processes_of
+from metapt.hypergrad.hybrid import check_curvature
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import Vector, all_finite, copied, detached, leaves, like, mean, norm, scaled, vjp
 from metapt.hypergrad.problem import Checked
@@ -48,8 +49,9 @@ class MetaPretraining:
     `Batches`), except one whose PT gradient the next PT step reuses.
 
     A meta-update with a hypergradient, head or PT gradient that is not finite (see `Hypergradient`), and such a step of
-    the head, change nothing; they are counted (`guard.skipped`, `Diagnosis.statuses`) and logged. PT steps are not
-    checked one by one: `run` raises TrainingError at the next checkpoint or at the end.
+    the head, change nothing; they are counted (`guard.skipped`, `Diagnosis.statuses`) and logged. `iterate` raises
+    TrainingError if a PT loss is not finite; on a GPU it looks at every 100th, since reading one waits for it. `run`
+    does so if the weights are not finite, at the next checkpoint or at the end.
 
     The first hypergradient of a run, also of a resumed one, checks the problem (see `check_problem`); this raises
     TypeError or ValueError if something is wrong with it.
@@ -74,7 +76,7 @@ class MetaPretraining:
 
     Raises:
         TypeError: the problem lacks a method, or an argument does not consist of dictionaries of tensors.
-        ValueError: a tensor has a gradient hook.
+        ValueError: a tensor has a gradient hook, or the problem does not offer the curvature.
         ConfigError: encoder or meta-parameters are empty, or a parameter is not of a floating type or not finite.
     """
 
@@ -89,6 +91,7 @@ class MetaPretraining:
         step_problem: MetaProblem | None = None,
     ) -> None:
         check_arguments(problem, pretrained, meta, head)
+        check_curvature(problem, settings.curvature)
         for name, params in {"FT head": head, "set of meta-parameters": meta}.items():
             check_trainable(name, params, may_be_empty="head" in name)
         self.problem = problem
@@ -96,7 +99,7 @@ class MetaPretraining:
         self._hypergradient_batch: Callable[[], Any] = getattr(batches, "hypergradient", batches.pretrain)
         self.settings = settings
         self._pretrainer = Pretrainer(step_problem or problem, batches, pretrained, settings.pretrain_optimizer)
-        if processes_of(problem) is not self._pretrainer.processes:
+        if processes_of(problem) != self._pretrainer.processes:
             raise ConfigError("one of problem and step_problem is shared by processes, and one is not; legal: both")
         self.weight_decay = 0.0 if isinstance(settings.inverse, Identity) else self._pretrainer.weight_decay()
         self._spare_gradient: Pretrained | None = None
@@ -141,10 +144,11 @@ class MetaPretraining:
         settings = {} if checkpoint is None else self._described()
         if checkpoint is not None and saved is not None:
             with checkpoint.taken_up(saved, settings):
-                self.load_state_dict(saved["loop"])
+                self._restore(saved["loop"])
                 if recorder is not None:
                     recorder.load_state_dict(saved["recorder"])
             goes_on(label, "iteration", self.iteration, self.settings.iterations)
+            self._pretrainer.replay(saved["loop"]["pretrainer"])
         self.first_iteration = self.iteration
         due = Every(seconds_between_checkpoints, self._pretrainer.processes.gather)
         for _ in self.iterations(label):
@@ -341,8 +345,12 @@ class MetaPretraining:
         Raises:
             ValueError: it has other parameters or buffers.
         """
+        self._restore(state)
+        self._pretrainer.replay(state["pretrainer"])
+
+    def _restore(self, state: dict[str, Any]) -> None:
         self.iteration = state["iteration"]
-        self._pretrainer.load_state_dict(state["pretrainer"])
+        self._pretrainer.restore(state["pretrainer"])
         if self.weight_decay != 0.0:  # by position, and parameters have the saved order now
             self.weight_decay = self._pretrainer.weight_decay()
         spare = state["spare_gradient"]

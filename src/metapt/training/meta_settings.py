@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import get_args
 
 from metapt.errors import ConfigError
 from metapt.hypergrad import FineTuning, Neumann, Unroll
@@ -85,9 +86,10 @@ class MetaSettings:
             ("clip_norm", "a positive number, or None", self.clip_norm is None or self.clip_norm > 0),
             ("average_decay", "between 0 and 1, or None", self.average_decay is None or 0 < self.average_decay < 1),
             ("explosion_factor", "more than 1", self.explosion_factor > 1),
+            ("curvature", " or ".join(get_args(Curvature)), self.curvature in get_args(Curvature)),
         ):
             if not inside:
-                raise ConfigError(f"{name} is {getattr(self, name)}; legal: {legal}")
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; legal: {legal}")
         for name, example in {"inverse": "Neumann(terms=5, step_size=0.1)", "finetuning": "FittedHead(l2=0.1)"}.items():
             value = getattr(self, name)
             if isinstance(value, type) or not callable(value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 import inspect
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from metapt.errors import ConfigError
 from metapt.hypergrad import Params
@@ -129,6 +130,7 @@ class Stepper:
 
     def __init__(self, spec: OptimizerSpec, params: Params) -> None:
         self.optimizer = spec.build(params)
+        self._spec, self._params, self._steps = spec, params, 0
         names = {id(value): name for name, value in params.items()}
         self._names = [[names[id(value)] for value in group["params"]] for group in self.optimizer.param_groups]
         self._schedule = None if spec.schedule is None else _scheduled(spec.schedule, self.optimizer)
@@ -141,6 +143,7 @@ class Stepper:
         """Take one step with the gradients of the parameters, free them, and set the next learning rates."""
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self._steps += 1
         if self._schedule is not None:
             self._schedule.step()
 
@@ -153,13 +156,14 @@ class Stepper:
                 plain(group) | {"params": own} for group, own in zip(state["param_groups"], self._names, strict=True)
             ],
             "schedule": {} if self._schedule is None else plain(self._schedule.state_dict()),
+            "steps": self._steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken. It is copied, since torch would go on with its tensors.
 
         Raises:
-            ValueError: its groups have other parameters, or its schedule has led to another learning rate.
+            ValueError: its groups have other parameters, or this schedule leads to another learning rate.
         """
         if [sorted(group["params"]) for group in state["groups"]] != [sorted(names) for names in self._names]:
             raise ValueError("the optimiser has other groups of parameters, or has them in another order")
@@ -168,16 +172,30 @@ class Stepper:
             group | {"params": [places[name] for name in names]}
             for group, names in zip(state["groups"], self._names, strict=True)
         ]
-        moments = {places[name]: value for name, value in state["parameters"].items()}
-        self.optimizer.load_state_dict(copy.deepcopy({"state": moments, "param_groups": groups}))
+        moments = copy.deepcopy({places[name]: value for name, value in state["parameters"].items()})
+        self.optimizer.load_state_dict({"state": moments, "param_groups": copy.deepcopy(groups)})
+        values = [value for group in self.optimizer.param_groups for value in group["params"]]
+        for place, saved in moments.items():  # which torch has converted to the type of the parameter
+            own = self.optimizer.state[values[place]]
+            for name, value in saved.items():
+                if isinstance(value, Tensor) and own[name].dtype != value.dtype:
+                    own[name] = value.to(own[name].device)
+        self._steps = state["steps"]
         if self._schedule is not None:
             self._schedule.load_state_dict(state["schedule"])
-        if isinstance(self._schedule, LambdaLR):  # its functions are not in its state
-            rates = zip(self._schedule.base_lrs, self._schedule.lr_lambdas, groups, strict=True)
-            if any(
-                float(base * factor(self._schedule.last_epoch)) != float(group["lr"]) for base, factor, group in rates
-            ):
-                raise ValueError(f"the schedule gives another learning rate at step {self._schedule.last_epoch}")
+            if self._rates() != [float(group["lr"]) for group in groups]:
+                raise ValueError(f"the schedule gives another learning rate at step {self._steps}")
+
+    def _rates(self) -> list[float]:
+        """Return the present learning rates by the schedule from its start: its functions are not in its state."""
+        assert self._spec.schedule is not None
+        optimizer = self._spec.build(self._params)
+        schedule = _scheduled(self._spec.schedule, optimizer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, that no step of the optimiser came before
+            for _ in range(self._steps):
+                schedule.step()
+        return [float(group["lr"]) for group in optimizer.param_groups]
 
 
 def check_spec(value: object, what: str) -> None:

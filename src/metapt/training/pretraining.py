@@ -147,12 +147,20 @@ class Pretrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken. Raises ValueError if it has other parameters, buffers or processes."""
+        """Continue where `state` was taken. Raises ValueError as `restore`, and as the minibatches do."""
+        self.restore(state)
+        self.replay(state)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take `state` but for its minibatches. Raises ValueError if it has other parameters, buffers or processes."""
         if len(state["batches"]) != self.processes.size:
             raise ValueError(f"it has {len(state['batches'])} processes, not {self.processes.size}")
         parts = zip(self.pretrained, ("encoder", "pretrain_head", "buffers"), strict=True)
         self.pretrained = Pretrained(*(restored(part, params, state[part]) for params, part in parts))
         self._optimizer.load_state_dict(state["pretrain_optimizer"])
+
+    def replay(self, state: dict[str, Any]) -> None:
+        """Go to the minibatches after those of `state`, which can fail as loaders do."""
         self.batches.load_state_dict(state["batches"][self.processes.rank])
 
     def check_equal(self, meta: Params, head: Params | None = None) -> None:
@@ -192,11 +200,12 @@ class Pretrainer:
         first, settings = 0, {} if checkpoint is None else described({"meta": meta}) | self.settings
         if checkpoint is not None and saved is not None:
             with checkpoint.taken_up(saved, settings):
-                self.load_state_dict(saved["pretrainer"])
+                self.restore(saved["pretrainer"])
                 first = saved["step"]
                 if recorder is not None:
                     recorder.load_state_dict(saved["recorder"])
             goes_on(label, "step", first, count)
+            self.replay(saved["pretrainer"])
         due = Every(seconds_between_checkpoints, self.processes.gather)
         seen: dict[str, Tensor] = {}
         for step in steps(first, count, label, status=seen):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LambdaLR, MultiplicativeLR, SequentialLR
 
 from metapt import MetaPretraining, OptimizerSpec, Recorder
 from metapt.errors import DataError, MachineError
@@ -279,8 +279,17 @@ def of_group(lr: float) -> OptimizerSpec:
     return OptimizerSpec("Adam", {"lr": 0.05}, {"head.*": {"lr": lr}})
 
 
-def decaying(factor: float) -> OptimizerSpec:
-    return spec(schedule=lambda made: LambdaLR(made, lambda step: factor**step))
+def decaying(factor: float, kind: Any = LambdaLR) -> OptimizerSpec:
+    return spec(schedule=lambda made: kind(made, lambda step: factor**step))
+
+
+def warmed(factor: float) -> OptimizerSpec:
+    """Warm up, then decay: a schedule of schedules, which keep no function in their state."""
+    return spec(
+        schedule=lambda made: SequentialLR(
+            made, [LambdaLR(made, lambda step: factor * step), ExponentialLR(made, 0.9)], milestones=[9]
+        )
+    )
 
 
 OTHER = "A run that is taken up with other settings"
@@ -289,7 +298,7 @@ OTHERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {PT: spec("Adam", lr=0.2)}, "pretrain_optimizer.settings.lr was 0.05 and is 0.2"),
     ({}, {"meta_optimizer": spec("Adam", lr=0.2)}, "meta_optimizer.settings.lr was"),
     ({}, {PT: spec("AdamW")}, PT),
-    ({}, {PT: of_group(0.1)}, "other groups of parameters"),
+    ({}, {PT: of_group(0.1)}, "pretrain_optimizer.groups.head.*.lr was not set and is 0.1"),
     ({PT: of_group(0.1)}, {PT: of_group(0.2)}, PT),
     ({PT: spec(lr=torch.tensor(0.1))}, {PT: spec(lr=torch.tensor(0.2))}, PT),
     ({}, {"inverse": Neumann(1, 0.2)}, "inverse.step_size was 0.1 and is 0.2"),
@@ -300,7 +309,9 @@ OTHERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"average_decay": 0.9}, "average_decay was None and is 0.9"),
     ({}, {PT: spec("Adam", lambda made: ExponentialLR(made, 0.9), lr=0.05)}, PT),
     (*({PT: spec(schedule=lambda made, t=t: CosineAnnealingLR(made, t))} for t in (20, 40)), "T_max"),
-    ({PT: decaying(0.9)}, {PT: decaying(0.8)}, "another learning rate at step"),
+    ({PT: decaying(0.9)}, {PT: decaying(0.8)}, "another learning rate at step 2"),
+    ({PT: decaying(0.9, MultiplicativeLR)}, {PT: decaying(0.8, MultiplicativeLR)}, "another learning rate at step 2"),
+    ({PT: warmed(0.1)}, {PT: warmed(0.2)}, "another learning rate at step 2"),
     ({"remainder": 1}, {"remainder": 1, "iterations": 8}, "iterations was 6 and is 8"),
 ]
 

@@ -199,6 +199,7 @@ def ridge(path: Path) -> None:
 @warned("several processes without `metapt.distributed`", "2 processes", "each of them trains alone")
 def unshared(path: Path) -> None:
     toy = toys.problem()
+    MetaPretraining(*toys.arguments(metapt.distributed(toy)), metapt.distributed(toy))
     with pytest.raises(ConfigError, match="step_problem is shared"):
         MetaPretraining(*toys.arguments(toy), metapt.distributed(toy))
 

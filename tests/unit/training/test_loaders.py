@@ -185,6 +185,11 @@ def test_a_loader_with_fewer_minibatches_than_the_run_had_is_refused() -> None:
         fewer.load_state_dict(batches.state_dict())
 
 
+def test_the_minibatches_of_another_seed_are_refused() -> None:
+    with pytest.raises(ConfigError, match="its seed was 0, and that of LoaderBatches is 1 now"):
+        of_pt(DataLoader(NUMBERS, 2), seed=1).load_state_dict(of_pt(DataLoader(NUMBERS, 2)).state_dict())
+
+
 class Pair(NamedTuple):
     x: Tensor
     name: str

@@ -498,6 +498,15 @@ BATCHES: dict[str, Callable[[], tuple[Any, Change]]] = {
 }
 
 
+def test_a_copy_has_the_strides_of_its_tensor() -> None:
+    whole = torch.randn(3, 4, 5)
+    for part in (whole[:, :2], whole[:, ::2, 1:], whole.mT[1:], whole[:, :1].expand(3, 7, 5), whole[:0], whole[0, 0]):
+        copy = cloned(part)
+        assert torch.equal(copy, part)
+        assert copy.stride() == part.stride()
+        assert copy.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
+
+
 def test_an_array_that_torch_cannot_hold_is_in_the_copy_as_it_is() -> None:
     odd = X.numpy()[::-1], X.numpy().astype(">f8")
     assert all(each is array for each, array in zip(cloned(odd), odd, strict=True))

@@ -117,6 +117,11 @@ def test_learning_rates_follow_their_schedule_and_go_on_from_a_checkpoint(name: 
     assert weight.item() == pytest.approx(-sum(expected))
 
 
+def test_what_an_optimiser_keeps_in_another_type_than_its_parameters_goes_on(tmp_path: Path) -> None:
+    again, whole = resumed(tmp_path / "run", replace(SETTINGS, pretrain_optimizer=spec("NAdam", lr=0.05)))
+    assert all(map(torch.equal, again, whole)), "torch's NAdam has float32 beside parameters of float64"
+
+
 # Numbers of NumPy and torch
 
 NUMPY = {
@@ -214,6 +219,7 @@ RANGES: dict[str, list[tuple[str, Any]]] = {
     "a positive number": [("clip_norm", 0.0)],
     "between 0 and 1": [("average_decay", 1.0)],
     "more than 1": [("explosion_factor", 1.0)],
+    "hessian or gauss_newton": [("curvature", "gauss-newton")],
 }
 CLASSES: list[tuple[dict[str, Any], str]] = [
     *(({key: value}, f"{key} is {value!r}; legal: {legal}") for legal, given in RANGES.items() for key, value in given),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -108,6 +109,15 @@ def test_a_checkpoint_of_a_run_with_other_parts_is_refused(tmp_path: Path) -> No
         trainer(problem).run(problem.meta, 4, checkpoint=checkpoint, recorder=recorder)
     with pytest.raises(ConfigError, match=words):
         trainer(Classifier()).run(problem.meta, 4, checkpoint=checkpoint)
+
+
+def test_an_error_of_the_loader_of_a_resumed_run_is_the_loaders(tmp_path: Path) -> None:
+    checkpoint, problem = Checkpoint(tmp_path / "pt", "x"), Normed()
+    trainer(problem).run(problem.meta, 2, checkpoint=checkpoint)
+    again = trainer(problem)
+    again.batches.load_state_dict = Mock(side_effect=RuntimeError("connection timed out"))  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match=r"^connection timed out$"):
+        again.run(problem.meta, 4, checkpoint=checkpoint)
 
 
 # Exact derivatives by replay, against the graph of the whole run, finite differences and torch's optimisers
