@@ -13,6 +13,7 @@ from scipy.stats import spearmanr
 
 from metapt.domains.ppi.config import ARMS, PpiFinetuning
 from metapt.domains.ppi.experiments.learned_weights import agreement
+from metapt.domains.ppi.results import PAPERS_CLAIMS
 from metapt.domains.ppi.stages import AUROC
 from metapt.errors import DataError
 from metapt.evaluation import metrics
@@ -56,6 +57,10 @@ def test_few_arms_in_each_setting(key: str, words: str, tmp_path: Path) -> None:
     runs = written(key, tmp_path, finetune_seeds=1, **{key: FEW})
     claims, results = runs.judged(), runs.results()
     verdicts = claims["verdict"]
+    beaten = set(zip(claims["arm"], claims["control"], strict=True)) & set(PAPERS_CLAIMS)
+    assert len(beaten) >= 3
+    for claim in claims.itertuples():
+        assert (claim.paper == "beyond the paper") == ((claim.arm, claim.control) not in beaten)
     assert verdicts[f"graph_supervised beats no_pt, {words}, {WHOLE}"] == "reproduced"
     assert verdicts[f"meta beats graph_supervised, {words}, {LINEAR}"] == "inconclusive"
     assert verdicts[f"meta-stable beats graph_supervised, {words}, {LINEAR}"] == "reproduced"
@@ -119,6 +124,7 @@ def test_the_ft_head_during_pt(tmp_path: Path) -> None:
     claims, numbers = runs.judged(), runs.tabled()[0]
     assert set(claims["verdict"]) == {"reproduced"}
     assert claims.loc["meta's FT head during PT beats cotrain's, test AUROC", "paper"] == "76.1 against 67.3 %"
+    assert set(claims["control"]) == {"cotrain", "cotrain_pcgrad", "cotrain_learned_weights"}
     ends = numbers[numbers["minus"].isna()].set_index(["evaluation", "arm"])
     assert ends.loc[("test", "meta"), "mean"] == pytest.approx(76.0)
     assert ends.loc[("validation", "cotrain"), "paper_mean"] == 83.1

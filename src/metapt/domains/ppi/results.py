@@ -148,11 +148,11 @@ class PpiResults(TwoStageResults):
 
     def papers_cell(self, arm: str, setting: str, evaluation: str) -> tuple[pd.DataFrame, str]:
         """Return the paper's AUROC of an arm as at most one row, and a note: without PT it has full transfer only."""
-        found, note = super().papers_cell(arm, setting, evaluation)
+        found, note = super().papers_cell(arm, self.key, evaluation)  # runs of a control can be of another setting
         if len(found) or arm != "no_pt":
             return found, note
         found = self.papers_aurocs([arm])
-        return found[found["setting"] == setting], " (no_pt: full transfer)"
+        return found[found["setting"] == self.key], " (no_pt: full transfer)"
 
     def setting_of_control(self, control: str, setting: str) -> str:
         """Return the setting of a control's runs; under half data, those of PT without FT data are of full access."""
@@ -270,8 +270,7 @@ def auroc_tables(results: PpiResults) -> Tables:
         f"{tables.OVER_RUNS} (without PT each has its own)": pd.DataFrame(rows).fillna("")
     }
     if len(found):
-        caption = f"Differences between arms {PAIRED}. The CSV has the interval of a bootstrap over PT seeds"
-        blocks[caption] = wide_differences(results, found)
+        blocks[f"Differences between arms {PAIRED}"] = wide_differences(results, found)
     return Tables(blocks, tables.numbers_of(results.name, [joined, found]))
 
 

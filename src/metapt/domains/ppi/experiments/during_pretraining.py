@@ -124,7 +124,8 @@ def online_claims(results: PpiResults) -> Iterator[Comparison]:
     arms = results.arm_settings()
     if LEARNED not in arms or not _is_of_papers_length(results):
         return
-    same = [each for each in COTRAINED if each in arms and differing(arms[LEARNED], arms[each]) <= {"pretrain_lr"}]
+    own = {"pretrain_lr", "gradients"}  # in which the paper's differ, too
+    same = [each for each in COTRAINED if each in arms and differing(arms[LEARNED], arms[each]) <= own]
     for control, (which, metric) in product(same, ONLINE.items()):
         text = f"{LEARNED}'s FT head during PT beats {control}'s, {which} AUROC"
         measure = partial(_gap, results, metric, control)
