@@ -99,6 +99,16 @@ def test_microvolts_at_100_hz(rate: int, form: dict[str, Any], tmp_path: Path) -
     assert [found.table[name].tolist() for name in ("ecg_id", "patient_id", "fold")] == [[1, 2], [1, 2], [10, 1]]
 
 
+def test_a_header_need_not_say_how_long_the_record_is(tmp_path: Path) -> None:
+    for name in "xy":
+        write(tmp_path / name, signals(500, 7), 500)
+    label(tmp_path, "x,a,1,0,0,1", "y,b,10,1,1,0")
+    told = prepared(tmp_path, seconds=6).signals
+    first, *rest = (tmp_path / "x.hea").read_text().splitlines()
+    (tmp_path / "x.hea").write_text("\n".join([first.rpartition(" ")[0], *rest]) + "\n")
+    assert np.array_equal(prepared(tmp_path, seconds=6).signals, told)
+
+
 def test_a_drifting_baseline_makes_no_step_at_the_ends() -> None:
     for rate in (250.0, 499.99, 512.0):
         line, expected = (5000.0 + 800.0 * np.arange(round(3 * each))[None] / each for each in (rate, 100))

@@ -117,7 +117,7 @@ def test_clean_labels_are_kept_and_noisy_ones_are_of_the_other_classes(make: Mak
 def test_all_images_can_be_asked_for_and_more_are_one_clear_sentence(digits: MnistData, run_as: Any) -> None:
     every = ExampleWeighting(pretrain_examples="all", classes=50)
     assert pixels(WeightingBatches(digits, every, run_as("a"), 0).images) == pixels(digits.train_images)
-    sentence = "6000 PT and FT images are asked for, but the data have 1300; lower the sizes, or take source: mnist"
+    sentence = "6000 PT and FT images are asked for, but the data have 1300; lower the sizes"
     with pytest.raises(ConfigError, match=sentence):
         RotationBatches(digits, RotationMean(), (90.0, 1.0), run_as("rotation_mean"), [0])
     with pytest.raises(ConfigError, match="3000 PT images are asked for, but the data have 1300"):

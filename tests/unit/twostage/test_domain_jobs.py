@@ -236,12 +236,17 @@ def test_memory_is_that_of_an_arms_own_minibatches(own: dict[str, Any], pretrain
         assert large - usual == 32 * (largest - 256)
 
 
-def test_searches_and_learned_task_weights_take_more_time() -> None:
+def test_what_an_arm_adds_to_plain_pt_takes_more_time() -> None:
     made = jobs("ecg", arms={f"budget{budget}": {"method": "random_search", "budget": budget} for budget in (2, 9)})
     less, more = (made.pretrain(arm, "n500/n500", 0) for arm in ("budget2", "budget9"))
     assert more.minutes > less.minutes
-    learned, plain = (jobs("ppi").pretrain(arm, "full_access", 0) for arm in ("cotrain_learned_weights", "cotrain"))
-    assert learned.minutes > plain.minutes
+    made = jobs("ecg", arms={f"epochs{epochs}": {"method": "optsla", "epochs": epochs} for epochs in (200, 20_000)})
+    less, more = (made.pretrain(arm, "n500/n500", 0) for arm in ("epochs200", "epochs20000"))
+    assert more.minutes > 2 * less.minutes
+    names = "graph_supervised", "cotrain", "cotrain_learned_weights"
+    plain, both, learned = (jobs("ppi").pretrain(arm, "full_access", 0).minutes for arm in names)
+    assert both - 60 == pytest.approx(2 * (plain - 60), abs=1)
+    assert learned > both
 
 
 def test_large_hypergradients_take_more_memory_and_time() -> None:

@@ -120,7 +120,8 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         )
         labelled = arm.batch_size if isinstance(arm, EcgMeta | Joint | BiSsl | OptSla) else 0
         mem_mb = self.mem_mb(pretrain.batch_size, labelled, 0 if judge is None else judge.batch_size)
-        minutes = self._pretrain_minutes(arm, pretrain)
+        mem_mb += max(0, self._records - _RECORDS) * 24 * self.config.length // 10**6  # PT's copy of 12 leads in int16
+        minutes = self._pretrain_minutes(arm, pretrain, seen or 0)
         if isinstance(arm, BestOf):
             minutes = arm.runs * (minutes + self._minutes(arm.folds * self.changed_finetune(arm).epochs * (seen or 0)))
         return Work(settings, inputs, mem_mb, minutes)
@@ -152,10 +153,12 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         largest = max(self.config.pretrain.batch_size, self.config.finetune.batch_size, *minibatches)
         return 1500 + self.config.width * largest * self._times
 
-    def _pretrain_minutes(self, arm: Arm, pretrain: EcgPretraining) -> int:
-        """Return the time limit of a PT run: two views of each ECG, and at least as long for what an arm adds."""
-        records = _RECORDS if self.config.folder is None else len(self.found.records)
-        ecgs = 0 if isinstance(arm, NoPretraining) else pretrain.epochs * (pretrain.signals or records)
+    def _pretrain_minutes(self, arm: Arm, pretrain: EcgPretraining, seen: int) -> int:
+        """Return the time limit of a PT run: two views of each ECG, and at least as long for what an arm adds.
+
+        `seen` is the number of labelled ECGs that PT sees.
+        """
+        ecgs = 0 if isinstance(arm, NoPretraining) else pretrain.epochs * (pretrain.signals or self._records)
         added = 0
         if isinstance(arm, EcgMeta):
             each = arm.accumulate * (arm.passes * 2 * pretrain.batch_size + arm.batch_size * (arm.folds or 2))
@@ -163,6 +166,10 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         if isinstance(arm, BiSsl) and arm.anchor == "learned":  # 8 updates with 5 products each
             each = 8 * ((3 + 5) * 2 * pretrain.batch_size + 4 * arm.batch_size)
             added = each * ecgs // (pretrain.batch_size * arm.pretrain_steps)
+        if isinstance(arm, OptSla):
+            each = (3 + arm.neumann_terms) * arm.batch_size + 2 * seen  # of a meta-update
+            steps = arm.epochs * max(1, seen // arm.batch_size)
+            added = steps * (arm.batch_size + each // arm.pretrain_steps)
         if isinstance(arm, RandomSearch):
             added = int(2 * (arm.budget - 1) * ecgs)
         return self._minutes(2 * ecgs + max(2 * ecgs, added))
@@ -170,6 +177,10 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
     def _minutes(self, ecgs: int) -> int:
         """Return the time limit of a job that makes `ecgs` forward and backward passes through the encoder."""
         return 240 if self.place.gpu else 60 + ecgs * self.config.width * self._times // _ECGS_PER_MINUTE
+
+    @property
+    def _records(self) -> int:
+        return _RECORDS if self.config.folder is None else len(self.found.records)
 
     @property
     def _times(self) -> int:

@@ -21,8 +21,9 @@ CLEAN_CLASSES = 5  # of example weighting: classes whose labels are true
 def sample(size: int, count: int, what: str, generator: torch.Generator) -> Tensor:
     """Draw the indices of `count` of `size` examples without replacement. Raises ConfigError if there are fewer."""
     if count > size:
-        what = f"{count} {what} are asked for, but the data have {size}"
-        raise ConfigError(f"{what}; lower the sizes, or take source: mnist.")
+        raise ConfigError(
+            f"{count} {what} are asked for, but the data have {size}; lower the sizes (source: mnist has 60000)."
+        )
     return torch.randperm(size, generator=generator)[:count]
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-from metapt.domains.mnist.config import ArmSettings, BpttStudy, ExampleWeighting, LearnedRotation, MnistSettings, Study
+from metapt.domains.mnist.config import (
+    ArmSettings,
+    BpttStudy,
+    ExampleWeighting,
+    Fidelity,
+    LearnedRotation,
+    MnistSettings,
+    Study,
+)
 from metapt.domains.mnist.data import FILES, TRAIN_IMAGES
 from metapt.engine.jobs import Job, Jobs
 from metapt.sections import JobSettings, seed_numbers
@@ -78,6 +86,8 @@ def minutes(section: Study, arm: str) -> int:
 
 _SIZES = (
     ("pretrain_examples", "finetune_examples"),
+    ("examples", "finetune_examples"),
+    ("neumann_terms",),
     ("epochs",),
     ("pretrain_steps", "finetune_steps"),
     ("replicates",),
@@ -95,12 +105,15 @@ def _total(section: Study, keys: tuple[str, ...]) -> int:
 def _mem_mb(section: Study) -> int:
     """Return megabytes.
 
-    Imports, images and a reserve take 2,000; backpropagation through a whole PT and FT keeps about 4 for each step;
-    weighting 3,000 images as one batch takes about 3,000 in each thread.
+    Imports, images and a reserve take 2,000; backpropagation through a whole PT and FT keeps about 4 for each step of
+    64 images; weighting 3,000 images as one batch takes about 3,000 in each thread, and comparing their hypergradients
+    1,000.
     """
     match section:
         case BpttStudy():
-            return 2000 + 4 * (section.pretrain_steps + section.finetune_steps)
+            return 2000 + 4 * (section.pretrain_steps + section.finetune_steps) * max(64, section.batch_size) // 64
+        case Fidelity():
+            return 1000 + max(3000, section.examples) // 3
         case ExampleWeighting():
             return 2000 + 3000 * _threads(section)
     return 2000

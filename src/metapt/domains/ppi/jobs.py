@@ -7,6 +7,7 @@ from typing import Any
 
 from metapt.domains.ppi.config import (
     Arm,
+    CoTrain,
     LearnedWeights,
     PpiFinetuning,
     PpiMeta,
@@ -151,8 +152,9 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
             updates = graphs / (pretrain.batch_size * arm.pretrain_steps)
             size = arm.hypergradient_batch or pretrain.batch_size
             passes += updates * arm.accumulate * (arm.passes * size + self._update_graphs(arm))
-        if isinstance(arm, LearnedWeights):  # of PT and FT minibatches, as its steps
-            passes += 2 * graphs * (1 + (3 + arm.neumann_terms) / arm.pretrain_steps)
+        if isinstance(arm, CoTrain | LearnedWeights):  # of PT and FT minibatches
+            updates = (3 + arm.neumann_terms) / arm.pretrain_steps if isinstance(arm, LearnedWeights) else 0
+            passes += 2 * graphs * (1 + updates)
         return self._minutes(passes)
 
     def _finetune_minutes(self, finetune: PpiFinetuning) -> int:

@@ -147,7 +147,7 @@ def read_record(path: Path, given: EcgFolder) -> tuple[NDArray[np.int16], dict[s
         header = wfdb.rdheader(str(path))
         rate, parts = float(header.fs), [str(name) for name in getattr(header, "seg_name", [])]
         most = math.ceil((given.seconds + _MARGIN) * rate)
-        record = wfdb.rdrecord(str(path), sampto=min(most, header.sig_len or most))
+        record = wfdb.rdrecord(str(path), sampto=min(most, header.sig_len) if header.sig_len else None)
         read: Signals = record.p_signal.T
         whole, frames = header.sig_len or read.shape[1], set(record.samps_per_frame or [1])
     except Exception as error:  # what wfdb raises on altered records is not a closed list
