@@ -9,14 +9,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from metapt.domains.ppi.config import ArmsSection, Names, PpiSettings, learns_weights
 from metapt.domains.ppi.jobs import PpiJobs
@@ -112,7 +112,7 @@ def agreement(weights: pd.DataFrame) -> Estimate:
     NotMeasuredError if there is only one seed.
     """
     count, r = weights.shape[1], _correlations(weights)
-    pairs = _of_pairs(r)
+    pairs = r[np.triu_indices(len(r), 1)]
     if count == 2:
         return Estimate(float(pairs[0]), math.nan, count, math.nan, math.nan)
     total = float(pairs.sum())
@@ -132,10 +132,6 @@ def _correlations(weights: pd.DataFrame) -> NDArray[np.float64]:
     with np.errstate(all="ignore"):
         found: NDArray[np.float64] = np.corrcoef(ranks, rowvar=False)
     return found
-
-
-def _of_pairs(square: NDArray[np.float64]) -> NDArray[np.float64]:
-    return square[np.triu_indices(len(square), 1)]
 
 
 def _measured(results: PpiResults, measure: Callable[[str], _T]) -> dict[str, _T]:
@@ -217,7 +213,7 @@ def ranked(results: PpiResults, weights: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_weights(results: PpiResults) -> Figure:
-    """Draw histograms of the weights, the arms that the paper compares, the weights over PT, and their agreement."""
+    """Draw histograms of the weights, the arms that the paper compares, and the weights over PT."""
     panels, weights = list[Panel](), _measured(results, results.weights)
     if weights:
         panels.append(partial(_histograms, results, weights))
@@ -226,23 +222,10 @@ def draw_weights(results: PpiResults) -> Figure:
         panels.append(partial(_scatter, results, weights[COMPARED[0]], weights[COMPARED[1]], compared))
     if bands := _measured(results, partial(_band, results)):
         panels.append(partial(_trajectories, results, bands))
-    of = partial(results.pretraining, setting=FULL_ACCESS)
-    gaps = _measured(results, lambda arm: of(arm, RELATIVES) - of(arm, OTHERS))
-    correlations = _measured(results, lambda arm: _of_pairs(_correlations(results.weights(arm))))
-    planted = _measured(results, lambda arm: of(arm, PLANTED))
-    dots: Any = (
-        (gaps, "FT tasks' relatives, a dot per PT seed", "mean weight of relatives minus others", 0.0),
-        (correlations, "agreement, a dot per pair of PT seeds", "rank correlation of weights", 0.0),
-        (planted, "planted tasks, a dot per PT seed", "AUROC of weight against planted use", FOUND),
-    )
-    panels += [partial(_strip, results, *words) for words in dots if words[0]]
-    columns = min(len(panels), 3 if len(panels) != 4 else 2)
-    drawn, axes = figures.panels(columns, -(-len(panels) // columns), width=4.9, height=3.4)
-    for axis, panel in zip(axes, panels, strict=False):
+    drawn, axes = figures.panels(len(panels), width=4.9, height=3.4)
+    for axis, panel in zip(axes, panels, strict=True):
         panel(axis)
-    for axis in axes[len(panels) :]:
-        axis.remove()
-    figures.legend_above(drawn, axes[: len(panels)], columns=4)
+    figures.legend_above(drawn, axes, columns=4)
     return drawn
 
 
@@ -328,25 +311,6 @@ def _scatter(results: PpiResults, ours: pd.DataFrame, others: pd.DataFrame, comp
     apart, papers = compared["median"].mean(skipna=False), results.papers_number(*PAPERS_ROW)
     beside = "" if math.isnan(papers) else f", paper {papers:.2f}"
     figures.title(axis, f"weights of each task; median of\n|difference| {apart:.2f}{beside}")
-
-
-def _strip(
-    results: PpiResults, values: Mapping[str, ArrayLike], title: str, xlabel: str, target: float, axis: Axes
-) -> None:
-    """Draw a row per arm, its values as dots and their mean as a bar, and a dashed line at `target`."""
-    look = results.looks()
-    with figures.style():
-        axis.axvline(target, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
-        for place, (arm, each) in enumerate(values.items()):
-            x = np.asarray(each, dtype=float)
-            axis.plot(x, np.full(x.size, place), look[arm].marker, color=look[arm].colour, alpha=0.8)
-            axis.plot([np.mean(x)] * 2, [place - 0.25, place + 0.25], color=figures.INK, linewidth=1.8)
-            if not np.isfinite(x).all():
-                where: Any = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}
-                axis.annotate("some not finite", (0.98, place), fontsize=9, **where)
-        figures.named_rows(axis, [look[arm].label for arm in values], f"{xlabel}\n(bar: mean; dashed: {target:g})")
-        axis.margins(x=0.1)
-    figures.title(axis, title)
 
 
 def _band(results: PpiResults, arm: str) -> pd.DataFrame:
