@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import metapt
 from metapt.errors import ConfigError, DataError, MetaptError, with_extra
-from metapt.files import atomic_path
+from metapt.files import atomic_path, sha256
 from metapt.machine import find_caches, machine_name
 
 if TYPE_CHECKING:
@@ -292,7 +292,17 @@ def _against(control: str, folder: Path) -> pd.DataFrame:
     from metapt.sections import SummarySettings
 
     record = records.read(folder / "run.json")
-    inputs = {name: Path(path) for name, path in record["inputs"].items()}
+    before, now = Path(record["outputs"]["metrics"]).parents[2], folder.parents[1]  # the results may have moved
+    inputs = {
+        name: now / path.relative_to(before) if path.is_relative_to(before) else path
+        for name, path in ((name, Path(path)) for name, path in record["inputs"].items())
+    }
+    for name, known in record["sha256"]["inputs"].items():
+        if not inputs[name].is_file() or sha256(inputs[name]) != known:
+            raise DataError(
+                f"{inputs[name]} is no longer what {folder} was made from: run the experiment again, or leave "
+                "--against out."
+            )
     unreadable = DataError(
         f"{folder}/run.json is from another version of metapt, whose settings this one can't read: run the experiment "
         "again, or leave --against out."

@@ -72,7 +72,6 @@ class CollectSettings(JobSettings):
     """What the job reads that collects all experiments."""
 
     experiments: list[str]  # their names, such as `mnist_bptt`, in the order of the tables
-    stand_ins: list[str]  # those whose data are not the paper's, which the headline table leaves out
 
 
 class PageExperiment(Section):
@@ -92,11 +91,6 @@ class PageDomain(Section):
     source: str
     stand_in: bool
     experiments: list[PageExperiment]
-
-    @property
-    def papers_data(self) -> bool:
-        """See `DomainSection.papers_data`."""
-        return not self.stand_in and self.source != OWN_DATA
 
 
 class PageSettings(JobSettings):

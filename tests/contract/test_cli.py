@@ -48,12 +48,32 @@ def test_ctrl_c_ends_a_command_without_a_traceback(
 def test_an_arm_of_results_that_another_version_left_can_not_be_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], config: dict[str, object]
 ) -> None:
-    folder = tmp_path / "ecg/full_access"
-    folder.mkdir(parents=True)
-    (folder / "differences.csv").touch()
-    records.write(folder / "run.json", {"config": config, "inputs": {}})
-    assert main(["table", "ecg_full_access", str(tmp_path), "--against", "simclr"]) == 1
+    compare(tmp_path, config)
     assert "is from another version of metapt" in capsys.readouterr().err
+
+
+def test_runs_that_were_made_again_are_not_compared_as_if_they_were_the_old_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ecg/finetune").mkdir(parents=True)
+    moved = tmp_path / "ecg/finetune/metrics.csv"
+    for content in (None, "new"):
+        if content:
+            moved.write_text(content)
+        compare(tmp_path, {}, {"meta/metrics": "results/old/ecg/finetune/metrics.csv"})
+        assert f"{moved} is no longer what {tmp_path}/ecg/full_access was made from" in capsys.readouterr().err
+
+
+def compare(results: Path, config: dict[str, object], inputs: dict[str, str] | None = None) -> None:
+    """Compare an experiment, made elsewhere, with one of its arms, which fails."""
+    folder = results / "ecg/full_access"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "differences.csv").touch()
+    sums = {"inputs": dict.fromkeys(inputs or {}, "the old content's")}
+    outputs = {"metrics": "results/old/ecg/full_access/metrics.csv"}
+    record = {"config": config, "inputs": inputs or {}, "outputs": outputs, "sha256": sums}
+    records.write(folder / "run.json", record)
+    assert main(["table", "ecg_full_access", str(results), "--against", "simclr"]) == 1
 
 
 def test_check_says_what_would_run_and_where_results_go(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -167,6 +167,10 @@ def test_the_wheel_away_from_a_clone(tmp_path: Path) -> None:
     assert "metapt/config/config.yaml short.yaml\n" in run("metapt", "check", *tour)
     run("metapt", "run", "mnist_rotation_mean", *tour, "--jobs", "2")
     assert "mnist_rotation_mean (stand-in data): " in run("metapt", "table", "mnist_rotation_mean")
+    results, moved = next((tmp_path / "results").iterdir()), tmp_path / "moved"
+    results.rename(moved)
+    assert "    minus meta: " in run("metapt", "table", "mnist_rotation_mean", "moved", "--against", "meta")
+    moved.rename(results)
     # The workflow is no part of the wheel: it is copied, as the catalog of workflows does.
     for folder in ("config", "workflow"):
         shutil.copytree(ROOT / folder, tmp_path / folder)

@@ -91,14 +91,13 @@ class Plan:
 
     def _collect(self, config: Config) -> Job:
         names = list(experiments(config))
-        stand_ins = [name for name in names if not getattr(config, name.partition("_")[0]).papers_data]
-        ends = {name: self.summary(name) for name in names}
+        ends, what_of = {name: self.summary(name) for name in names}, ("metrics", "claims", "table_md")
         return Job(
             stage="collect",
             name="collect",
             entry="evaluation.collect",
-            config=plain(CollectSettings(experiments=names, stand_ins=stand_ins)),
-            inputs={f"{name}/{what}": ends[name].outputs[what] for name in names for what in ("metrics", "claims")},
+            config=plain(CollectSettings(experiments=names)),
+            inputs={f"{name}/{what}": ends[name].outputs[what] for name in names for what in what_of},
             outputs={
                 "metrics": f"{config.results}/metrics.csv",
                 "claims": f"{config.results}/claims.csv",

@@ -66,9 +66,10 @@ def run(
         waiting.remove(job)
         number += 1
         reason = _reason(plan, job)
-        seconds = remaining.seconds(
-            (each, 1.0 if each.alone else 1 / jobs_at_once, 0.0) for each in [job, *waiting] if each.name in left
-        )
+        now = time.monotonic()
+        undone = [(each, 0.0) for each in [job, *waiting] if each.name in left]
+        undone += [(each, now - start) for each, _, start in running.values()]
+        seconds = remaining.seconds((each, 1.0 if each.alone else 1 / jobs_at_once, took) for each, took in undone)
         rest = f" ({duration(seconds)} left)" if seconds else ""
         print(f"{number}/{count} {job.name}: {reason or 'up to date'}{rest}", flush=True)
         if reason is not None:

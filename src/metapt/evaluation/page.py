@@ -21,7 +21,7 @@ from metapt.evaluation.comparisons import BEYOND_THE_PAPER, counts
 from metapt.evaluation.metrics import CELL
 from metapt.evaluation.results import DIFFERENCES, read_record, rows_of
 from metapt.evaluation.statistics import summarise
-from metapt.evaluation.tables import beside_paper, mean_and_error, number, paper_numbers, published, read_texts
+from metapt.evaluation.tables import mean_and_error, number, read_texts
 from metapt.files import atomic_path
 from metapt.machine import Machine
 from metapt.sections import PageDomain, PageExperiment, PageSettings
@@ -115,7 +115,7 @@ def _experiment(domain: PageDomain, experiment: PageExperiment, inputs: Mapping[
         "tables": arms.in_cells(own["table_html"].read_text(encoding="utf-8")),
         "claims": [row | {"behind": behind(row)} for row in claims],
         "counts": counts(row["verdict"] for row in claims),
-        "numbers": list(_numbers(cells, runs, domain.papers_data)),
+        "numbers": list(_numbers(cells, runs)),
         "differences": [row | {"behind": behind(row)} for row in compared],
         "record": runs.address(own["record"]),
         "folder": runs.address(own["record"].parent),
@@ -186,15 +186,12 @@ def _behind(cells: pd.DataFrame, runs: Runs, own: Path, row: Mapping[Any, Any]) 
     return runs.behind(map(Path, found["record"]) if len(found) else [own])
 
 
-def _numbers(cells: pd.DataFrame, runs: Runs, papers_data: bool) -> Iterator[Json]:
-    """Yield each number of an experiment: its mean over replicates beside the paper's, and the records behind it."""
-    papers = paper_numbers()
-    summary = beside_paper(summarise(cells), papers if papers_data else papers.iloc[:0])
+def _numbers(cells: pd.DataFrame, runs: Runs) -> Iterator[Json]:
+    """Yield each number of an experiment: its mean over replicates, and the records behind it."""
     records = {key: map(Path, part["record"]) for key, part in cells.groupby(CELL, sort=False, dropna=False)}
-    for row in summary.to_dict("records"):
+    for row in summarise(cells).to_dict("records"):
         yield {column: row[column] for column in (*CELL, "n")} | {
             "text": mean_and_error(row["mean"], row["standard_error"]),
-            "paper": published(row["paper_mean"], row["paper_standard_error"]),
             "behind": runs.behind(records[tuple(row[column] for column in CELL)]),
         }
 

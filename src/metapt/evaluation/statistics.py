@@ -1,4 +1,4 @@
-"""Means with their uncertainty, differences between arms, and the bootstrap over clusters.
+"""Means with their uncertainty, and differences between arms.
 
 SciPy is imported where it is used, since the workflow imports this module when it starts.
 
@@ -180,8 +180,8 @@ def paired_difference(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
     """Return the mean of a - b over the replicates of two arms, with the t interval.
 
     `a` and `b` are indexed by replicate, in any order. The standard error is s_d / sqrt(n) of the differences d = a -
-    b, so that `p_value` is that of the paired t test. FT runs that share a PT seed are not pairs: average them first,
-    or use `cluster_bootstrap`. Raises DataError if a replicate is in one arm only, or twice in one.
+    b, so that `p_value` is that of the paired t test. FT runs that share a PT seed are not pairs: average them first.
+    Raises DataError if a replicate is in one arm only, or twice in one.
 
     >>> import pandas as pd
     >>> a = pd.Series([81.7, 82.1, 81.2, 82.0], index=[0, 1, 2, 3])
@@ -191,34 +191,6 @@ def paired_difference(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
     [1.4, 0.178, 0.834, 1.966, 0.004]
     """
     return estimate_mean(_vector(a) - _vector(_partners(a, b)))
-
-
-def cluster_bootstrap(values: ArrayLike, clusters: Sequence[Any] | NDArray[Any]) -> Estimate:
-    """Return the mean of `values` [m] with a bootstrap over `clusters` [m], such as the PT seeds of FT runs.
-
-    Whole clusters are drawn with replacement, as many as there are, 10,000 times. The statistic of a draw is the mean
-    over all its values, so clusters weigh by size. The standard error is the standard deviation of the draws, the
-    interval is from their 2.5% to their 97.5% quantile, and `n` is the number of clusters (Davison and Hinkley,
-    "Bootstrap Methods and their Application", 1997, section 3.8). With fewer than about ten clusters the interval is
-    too narrow (Cameron, Gelbach and Miller, 2008), and the t interval over the clusters' means (`estimate_mean`) should
-    be used. For the difference of two arms, `values` are the differences of runs. Raises DataError if there are fewer
-    than two clusters, so that the spread between clusters is unknown.
-
-    >>> e = cluster_bootstrap([1.0, 3.0, 5.0, 7.0, 9.0, 11.0], ["a", "a", "b", "b", "c", "c"])
-    >>> e.mean, round(e.standard_error, 1), e.n
-    (6.0, 1.9, 3)
-    """
-    x = _vector(values)
-    labels, codes = np.unique(np.asarray(clusters), return_inverse=True)
-    if codes.shape != x.shape:
-        raise ValueError(f"values and clusters must have the same length, not {x.size} and {codes.size}")
-    if labels.size < 2:
-        raise DataError(f"A bootstrap over clusters needs at least two of them; here there is {labels.size}.")
-    sums, counts = np.bincount(codes, weights=x), np.bincount(codes)
-    drawn = np.random.default_rng(0).integers(0, labels.size, (10_000, labels.size))
-    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
-    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Estimate(float(np.mean(x)), float(np.std(means, ddof=1)), labels.size, float(low), float(high))
 
 
 def paired_ratio(a: pd.Series[float], b: pd.Series[float]) -> Ratio:

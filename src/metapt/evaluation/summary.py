@@ -12,9 +12,10 @@ import pandas as pd
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, STAND_IN, counts
-from metapt.evaluation.results import DIFFERENCES
+from metapt.evaluation.results import DIFFERENCES, read_record
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import mean_and_error, number, read_texts
+from metapt.files import sha256
 
 WIDTH = 80
 MARKS = {
@@ -65,16 +66,16 @@ def summary(results: Path, colours: bool) -> str:
 
 
 def older(results: Path) -> list[str]:
-    """Return lines that say which experiments were summarised after the claims and the page of a results folder.
+    """Return lines that say which experiments have other claims than those of a results folder and its page.
 
     A run of one experiment alone, as of an ablation, makes neither of the two anew.
     """
-    known = results / "claims.csv"
-    if not known.is_file():
+    if not (results / "run.json").is_file():
         return []
-    made = known.stat().st_mtime_ns
-    later = [path.parent for path in results.glob("*/*/claims.csv") if path.stat().st_mtime_ns > made]
-    names = ", ".join(sorted("_".join(path.parts[-2:]) for path in later))
+    known = read_record(results / "run.json", "sha256")["sha256"]["inputs"]
+    own = {"_".join(path.parts[-3:-1]): path for path in results.glob("*/*/claims.csv")}
+    later = [name for name, path in own.items() if known.get(f"{name}/claims") != sha256(path)]
+    names = ", ".join(sorted(later))
     text = f"older:  claims.csv and index.html are older than {names}; snakemake without a target makes them anew"
     return wrapped(text, "        ") if later else []
 
@@ -148,7 +149,10 @@ def experiment_text(folder: Path, differences: pd.DataFrame | None = None) -> st
     else:
         differences = differences.astype(object).where(differences.notna(), "").astype(str)
     lines = [*_arms(shown if len(shown) else table, differences)]
-    lines += ["mean ± standard error (replicates); minus: paired difference [95 % interval]"]
+    legend = (
+        "mean ± standard error over all runs (their number); minus: difference, paired by PT seed or other replicate"
+    )
+    lines += wrapped(f"{legend} [95 % interval]", "")
     lines += ["", *about(name, claims), ""] if claims else [""]
     lines += wrapped(f"tables: {folder}/table.md (.csv, .tex, .html), differences.csv", "        ")
     lines += wrapped(f"figure: {folder}/figure.png (.svg)", "        ")

@@ -142,23 +142,21 @@ def beside_paper(summary: pd.DataFrame, papers: pd.DataFrame) -> pd.DataFrame:
 def ours_and_papers(joined: pd.DataFrame) -> pd.DataFrame:
     """Return the display table of a table from `beside_paper`.
 
-    Columns: experiment (if there are several), arm, setting, evaluation, metric, n, ours, paper, note. Our and the
-    paper's numbers are "mean ± standard error". Setting, evaluation, metric and note are left out if they are empty in
-    all rows.
+    Columns: arm, setting, evaluation, metric, n, ours, paper, note. Our and the paper's numbers are "mean ± standard
+    error". Setting, evaluation, metric and note are left out if they are empty in all rows.
     """
     pairs = zip(joined["mean"], joined["standard_error"], strict=True)
     papers = zip(joined["paper_mean"], joined["paper_standard_error"], strict=True)
     table = pd.DataFrame(
         {
-            **{c: joined[c] for c in ("experiment", "arm", "setting", "evaluation", "metric", "n")},
+            **{c: joined[c] for c in ("arm", "setting", "evaluation", "metric", "n")},
             "ours": [mean_and_error(m, s) for m, s in pairs],
             "paper": [published(m, s) for m, s in papers],
             "note": joined["paper_note"],
         }
     )
     empty = [c for c in ("setting", "evaluation", "metric", "note") if (table[c] == "").all()]
-    single = ["experiment"] if table["experiment"].nunique() <= 1 else []
-    return table.drop(columns=empty + single)
+    return table.drop(columns=empty)
 
 
 def write_blocks(blocks: Mapping[str, pd.DataFrame], stem: Path, numbers: pd.DataFrame) -> None:

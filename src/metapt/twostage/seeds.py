@@ -5,13 +5,11 @@ The paper reports means over all runs; only means over PT seeds are independent.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metapt.evaluation.statistics import Estimate, cluster_bootstrap, estimate_mean, paired_difference
+from metapt.evaluation.statistics import Estimate, estimate_mean, paired_difference
 from metapt.twostage.quantities import pretrain_seed
 
 
@@ -32,15 +30,6 @@ def difference(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
     Raises DataError if the arms have different PT seeds.
     """
     return paired_difference(seed_means(a), seed_means(b))
-
-
-def bootstrap(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
-    """Return the difference over runs, bootstrapped over PT seeds; there is no interval for one PT seed."""
-    d = a - b.reindex(a.index)
-    seeds = _pretrain_seeds(d)
-    if len(set(seeds)) < 2:
-        return Estimate(float(d.mean(skipna=False)), math.nan, 1, math.nan, math.nan)
-    return cluster_bootstrap(d, seeds)
 
 
 def _pretrain_seeds(values: pd.Series[float]) -> NDArray[np.int64]:

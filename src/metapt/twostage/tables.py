@@ -24,7 +24,7 @@ from metapt.evaluation.tables import mean_and_error, published
 from metapt.twostage.arms import Pair, without_pretraining
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 from metapt.twostage.results import Cell, TwoStageResults
-from metapt.twostage.seeds import bootstrap, difference, over_seeds
+from metapt.twostage.seeds import difference, over_seeds
 
 Row = Mapping[Hashable, Any]
 Runs = Callable[[], "pd.Series[float]"]
@@ -67,8 +67,8 @@ def beside_papers(results: TwoStageResults, cells: pd.DataFrame) -> pd.DataFrame
 def arm_differences(results: TwoStageResults, pairs: Sequence[Pair]) -> pd.DataFrame:
     """Return the differences between each pair's arm and its control in the cells of the results that both have.
 
-    Columns: those of the cell's words, minus (the control), mean, seed_standard_error, seeds, low, high (95% t
-    interval), p_value, bootstrap_low and bootstrap_high.
+    Columns: those of the cell's words, minus (the control), mean, seed_standard_error, seeds, low and high (95% t
+    interval), and p_value.
     """
     rows = []
     for cell in results.cells():
@@ -77,10 +77,9 @@ def arm_differences(results: TwoStageResults, pairs: Sequence[Pair]) -> pd.DataF
                 a, b = (runs() for runs in _both(results, cell, pair.control))
             except NotMeasuredError:
                 continue
-            d, drawn = difference(a, b), bootstrap(a, b)
+            d = difference(a, b)
             row = {"mean": d.mean, "seed_standard_error": d.standard_error, "seeds": d.n, "low": d.low, "high": d.high}
-            row |= {"p_value": d.p_value, "bootstrap_low": drawn.low, "bootstrap_high": drawn.high}
-            rows.append({**cell.words, "minus": pair.control, **row})
+            rows.append({**cell.words, "minus": pair.control, **row, "p_value": d.p_value})
     return pd.DataFrame(rows)
 
 

@@ -150,9 +150,11 @@ def kinds(patch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -
     found["FT"] = Kind("finetune", f"{toy}.finetune", finetuning, examples | encoder, TABLES)
     metrics.write([metrics.row("mnist_bptt", "meta", "accuracy (%)", 90.0, replicate=0)], folder / "metrics.csv")
     write_csv({column: ["1"] for column in COLUMNS}, folder / "claims.csv")
+    (folder / "table.md").write_text("a table")
     found["collect"] = Kind(
-        "collect", "evaluation.collect", {"experiments": ["mnist_bptt"], "stand_ins": []},
-        {f"mnist_bptt/{name}": folder / f"{name}.csv" for name in ("metrics", "claims")},
+        "collect", "evaluation.collect", {"experiments": ["mnist_bptt"]},
+        {f"mnist_bptt/{name}": folder / f"{name}.csv" for name in ("metrics", "claims")}
+        | {"mnist_bptt/table_md": folder / "table.md"},
         {"metrics": "all.csv", "claims": "claims.csv", "headline": "headline.md"},
     )  # fmt: skip
     return found

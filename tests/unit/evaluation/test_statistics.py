@@ -15,7 +15,6 @@ from metapt.evaluation import metrics
 from metapt.evaluation.metrics import row
 from metapt.evaluation.statistics import (
     Estimate,
-    cluster_bootstrap,
     estimate,
     estimate_mean,
     holm,
@@ -111,23 +110,6 @@ def test_a_paired_ratio_is_that_of_the_mean_logarithm() -> None:
     assert math.isnan(paired_ratio(a[:1], b[2:]).low)
     for bad in (0.0, -1.0, math.nan, math.inf):
         assert not np.isfinite(numbers(paired_ratio(pd.Series([2.0, bad]), pd.Series([1.0, 1.0])))).any()
-
-
-def test_a_bootstrap_over_clusters_treats_the_runs_of_a_cluster_as_one() -> None:
-    means = np.random.default_rng(0).normal(80, 2, 40)
-    e = cluster_bootstrap((means[:, None] + [-1.0, 0.0, 1.0]).ravel(), np.repeat(np.arange(40), 3))
-    error = np.std(means) / math.sqrt(40)  # the bootstrap's variance has n in the denominator
-    assert (e.mean, e.n) == (pytest.approx(means.mean()), 40)
-    assert e.standard_error == pytest.approx(error, rel=0.03)
-    assert (e.low, e.high) == pytest.approx((e.mean - 1.96 * error, e.mean + 1.96 * error), abs=0.1 * error)
-    unequal = cluster_bootstrap([0.0] * 9 + [10.0], ["a"] * 9 + ["b"])  # draws: aa 0, ab and ba 10 / 10, bb 10
-    assert (unequal.mean, unequal.low, unequal.high) == (1.0, 0.0, 10.0)
-    assert unequal.standard_error == pytest.approx(np.std([0.0, 1.0, 1.0, 10.0]), rel=0.03)
-    assert cluster_bootstrap(means, range(40)) == cluster_bootstrap(means, range(40))
-    with pytest.raises(DataError, match=r"at least two of them; here there is 1\."):
-        cluster_bootstrap(means, [0] * 40)
-    with pytest.raises(ValueError, match="same length"):
-        cluster_bootstrap(means, [0, 1])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, STAND_IN
 from metapt.evaluation.results import DIFFERENCES
 from metapt.evaluation.summary import MARKS, MOST, WIDTH, experiment_text, find, newest, summary
+from metapt.files import sha256
 
 
 def claim(experiment: str, text: str, verdict: str = "reproduced", **changes: Any) -> dict[str, Any]:
@@ -133,14 +135,16 @@ def test_the_last_results_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             find(name, Path("results/tour"))
 
 
-def test_an_experiment_that_was_summarised_after_the_claims_is_named(tmp_path: Path) -> None:
+def test_an_experiment_whose_claims_are_not_those_of_the_page_is_named(tmp_path: Path) -> None:
     folder = results(tmp_path, claim("ecg_cost", "meta is cheap"))
-    now = (folder / "claims.csv").stat().st_mtime
-    for age, name in ((20, "ecg/cost"), (-20, "ecg/full_access")):
-        os.utime(results(folder / name) / "claims.csv", (now - age, now - age))
-    assert "older than ecg_full_access; snakemake without a target" in " ".join(summary(folder, False).split())
-    os.utime(folder / "claims.csv", (now + 60, now + 60))
+    names = "ecg_cost", "ecg_full_access"
+    made = {name: results(folder / name.replace("_", "/", 1)) / "claims.csv" for name in names}
+    known = {f"{name}/claims": sha256(path) for name, path in made.items()}
+    (folder / "run.json").write_text(json.dumps({"sha256": {"inputs": known}}))
+    os.utime(made["ecg_cost"], (1e9, 1e9))  # made again, with the same claims
     assert "older" not in summary(folder, colours=False)
+    results(made["ecg_full_access"].parent, claim("ecg_full_access", "meta is better"))
+    assert "older than ecg_full_access; snakemake without a target" in " ".join(summary(folder, False).split())
 
 
 def test_each_arm_stands_above_its_differences_to_controls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

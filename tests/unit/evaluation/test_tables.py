@@ -149,33 +149,32 @@ def test_ours_stand_beside_the_papers_numbers_of_the_same_names() -> None:
 
 
 def collected(folder: Path, name: str, metric: str, values: list[float]) -> dict[str, Path]:
-    """Write metrics and claims of an experiment."""
+    """Write metrics, claims and table of an experiment."""
     paths = {f"{name}/metrics": folder / f"{name}.csv", f"{name}/claims": folder / f"{name}-claims.csv"}
+    paths[f"{name}/table_md"] = folder / f"{name}.md"
     rows = [row(name, "meta", metric, value, replicate=i, setting=TEN) for i, value in enumerate(values)]
     metrics.write(rows, paths[f"{name}/metrics"])
     claim = dict.fromkeys(COLUMNS, "") | {"experiment": name, "claim": f"the claim of {name}"}
     pd.DataFrame([claim | {"verdict": "too few seeds"}]).to_csv(paths[f"{name}/claims"], index=False)
+    paths[f"{name}/table_md"].write_text(f"the table of {name} ± the paper's\n", encoding="utf-8")
     return paths
 
 
-def test_the_headline_puts_ours_beside_the_papers(tmp_path: Path) -> None:
+def test_the_headline_has_all_claims_and_tables(tmp_path: Path) -> None:
     names = ["mnist_rotation_mean", "mnist_fidelity"]
     inputs = collected(tmp_path, names[0], "absolute error of learned mean (degrees)", [2.0, 4.0])
     inputs |= collected(tmp_path, names[1], "cosine", [0.9])
     outputs = {name: tmp_path / name for name in ("metrics", "claims", "headline")}
-    collect.run(CollectSettings(experiments=names, stand_ins=[]), inputs, outputs, Machine())
+    collect.run(CollectSettings(experiments=names), inputs, outputs, Machine())
     assert list(metrics.read(outputs["metrics"])["experiment"]) == [names[0], *names]
-    numbers, verdicts = outputs["headline"].read_text().split("Claims, and what these runs say about them")
-    assert all(words in numbers for words in ("3.0 ± 1.0", "7.2 ± 1.5"))
-    assert "mnist_fidelity" not in numbers, "the paper has no such number"
-    assert verdicts.startswith(" (2 too few seeds)")
+    verdicts, *found = outputs["headline"].read_text().split("\n## ")
+    assert verdicts.startswith("Claims, and what these runs say about them (2 too few seeds)")
     assert all(f"the claim of {name}" in verdicts for name in names)
+    assert found == [f"{name}\n\nthe table of {name} ± the paper's\n" for name in names]
     assert pd.read_csv(outputs["claims"])["claim"].tolist() == [f"the claim of {name}" for name in names]
-    collect.run(CollectSettings(experiments=names[:1], stand_ins=names[:1]), inputs, outputs, Machine())
-    assert "7.2" not in outputs["headline"].read_text(), "stand-in data have no place beside the paper's numbers"
     for content, message in (("claim,verdict\n", r"-claims\.csv is not a table of claims"), (None, "is missing")):
         inputs["mnist_fidelity/claims"].unlink()
         if content is not None:
             inputs["mnist_fidelity/claims"].write_text(content)
         with pytest.raises(DataError, match=message):
-            collect.run(CollectSettings(experiments=names[1:], stand_ins=[]), inputs, outputs, Machine())
+            collect.run(CollectSettings(experiments=names[1:]), inputs, outputs, Machine())

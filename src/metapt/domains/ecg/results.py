@@ -151,8 +151,7 @@ def auroc_tables(results: EcgResults) -> Tables:
     caption = f"{results.auroc}. Ours: mean ± standard error over all FT runs, as the paper's; {tables.OVER_RUNS}"
     blocks = {caption: _shown(results, joined)}
     if len(differences):
-        words = "The CSV has p-values, and the interval of a bootstrap over PT seeds"
-        blocks[f"Differences between arms {tables.DIFFERENCES}. {words}"] = tables.wide(
+        blocks[f"Differences between arms {tables.DIFFERENCES}. The CSV has p-values"] = tables.wide(
             differences, [*_ROW, "minus"], partial(_difference_words, results), _column, tables.difference_text
         )
     numbers = tables.numbers_of(results.name, [joined, differences])
