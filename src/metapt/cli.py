@@ -293,15 +293,12 @@ def _against(control: str, folder: Path) -> pd.DataFrame:
 
     record = records.read(folder / "run.json")
     before, now = Path(record["outputs"]["metrics"]).parents[2], folder.parents[1]  # the results may have moved
-    inputs = {
-        name: now / path.relative_to(before) if path.is_relative_to(before) else path
-        for name, path in ((name, Path(path)) for name, path in record["inputs"].items())
-    }
+    inputs = {name: Path(path) for name, path in record["inputs"].items()}
+    inputs |= {name: now / path.relative_to(before) for name, path in inputs.items() if path.is_relative_to(before)}
     for name, known in record["sha256"]["inputs"].items():
         if not inputs[name].is_file() or sha256(inputs[name]) != known:
             raise DataError(
-                f"{inputs[name]} is no longer what {folder} was made from: run the experiment again, or leave "
-                "--against out."
+                f"{inputs[name]} is not what {folder} was made from: run the experiment again, or leave --against out."
             )
     unreadable = DataError(
         f"{folder}/run.json is from another version of metapt, whose settings this one can't read: run the experiment "

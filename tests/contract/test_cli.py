@@ -61,7 +61,7 @@ def test_runs_that_were_made_again_are_not_compared_as_if_they_were_the_old_ones
         if content:
             moved.write_text(content)
         compare(tmp_path, {}, {"meta/metrics": "results/old/ecg/finetune/metrics.csv"})
-        assert f"{moved} is no longer what {tmp_path}/ecg/full_access was made from" in capsys.readouterr().err
+        assert f"{moved} is not what {tmp_path}/ecg/full_access was made from" in capsys.readouterr().err
 
 
 def compare(results: Path, config: dict[str, object], inputs: dict[str, str] | None = None) -> None:

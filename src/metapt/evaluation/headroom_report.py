@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import NOT_BELOW, Comparison
-from metapt.evaluation.headroom import CELL, RUN, SHOWN, Grid, Headroom, grid, headroom, hyperparameters
+from metapt.evaluation.headroom import CELL, REFERENCE, RUN, SHOWN, Grid, Headroom, grid, headroom, hyperparameters
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate
 from metapt.evaluation.summary import wrapped
@@ -30,7 +30,7 @@ Names = Mapping[str, str]
 
 
 def read(paths: Sequence[Path]) -> pd.DataFrame:
-    """Return the tables of runs in CSV files as one. Raises DataError as `check`, and for a file that is no table."""
+    """Return tables of runs as one, with equal runs of references once. Raises DataError as `check` or for no table."""
     tables = []
     for path in paths:
         try:
@@ -39,7 +39,9 @@ def read(paths: Sequence[Path]) -> pd.DataFrame:
         except ValueError as error:
             why = str(error).strip()
             raise DataError(f"{path} is no table of runs ({why}); name the table.csv of a headroom.") from None
-    return check(pd.concat(tables, ignore_index=True), " and ".join(map(str, paths)))
+    rows = pd.concat(tables, ignore_index=True)
+    again = rows.duplicated() & (rows["setting"] == REFERENCE)
+    return check(rows[~again], " and ".join(map(str, paths)))
 
 
 def check(rows: pd.DataFrame, where: str = "the table of runs") -> pd.DataFrame:

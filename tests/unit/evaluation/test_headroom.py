@@ -246,6 +246,10 @@ def test_tables_of_other_days_and_of_other_problems_are_joined(tmp_path: Path) -
     assert (joined.settings, joined.seeds) == (whole.settings, whole.seeds)
     with pytest.raises(DataError, match=r"has a run twice: experiment e, .*pretrain_seed 0"):
         read([paths[1], paths[1]])
+    drawn = table.assign(setting=[each if each == REFERENCE else f"other {each}" for each in table["setting"]])
+    for path, part in zip(paths, (table, drawn), strict=True):
+        part.to_csv(path, index=False)
+    assert len(next(grids(read(paths))).settings) == 10, "five and five, with one reference"
     for content, message in (
         ("a,b\n1,2\n", r"False\.csv lacks the column 'experiment'"),
         (f"{','.join(RUN)}\ne,d,p,l,a,0,0,70,71\ne,d,p,l,a", r"has no pretrain_seed in row 2; it is cut"),

@@ -166,9 +166,9 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         if isinstance(arm, BiSsl) and arm.anchor == "learned":  # 8 updates with 5 products each
             each = 8 * ((3 + 5) * 2 * pretrain.batch_size + 4 * arm.batch_size)
             added = each * ecgs // (pretrain.batch_size * arm.pretrain_steps)
-        if isinstance(arm, OptSla):
-            each = (3 + arm.neumann_terms) * arm.batch_size + 2 * seen  # of a meta-update
-            steps = arm.epochs * max(1, seen // arm.batch_size)
+        if isinstance(arm, OptSla):  # it trains on four fifths, and validates on the others in each update
+            each = (3 + arm.neumann_terms) * arm.batch_size + seen // 5
+            steps = arm.epochs * max(1, 4 * seen // 5 // arm.batch_size)
             added = steps * (arm.batch_size + each // arm.pretrain_steps)
         if isinstance(arm, RandomSearch):
             added = int(2 * (arm.budget - 1) * ecgs)
