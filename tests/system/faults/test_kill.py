@@ -171,7 +171,7 @@ def test_a_state_of_other_code_is_passed_over(jobs: Jobs, tmp_path: Path) -> Non
     ended = jobs.run(job, kill_at=4)
     assert ended.status == -signal.SIGKILL, ended
     shutil.copytree(PACKAGE, tmp_path / "source/metapt", ignore=shutil.ignore_patterns("__pycache__"))
-    with (tmp_path / "source/metapt/hypergrad/layers/relu.py").open("a") as file:
+    with (tmp_path / "source/metapt/hypergrad/layers/batch_norm.py").open("a") as file:
         file.write("\nCHANGED = True\n")
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "source"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", RUN, json.dumps(asdict(job))]

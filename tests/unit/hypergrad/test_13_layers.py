@@ -22,7 +22,6 @@ from metapt.hypergrad.layers.convolution import convolution
 from metapt.hypergrad.layers.pairs import Adjoints, Pair
 from metapt.hypergrad.layers.passes import unread
 from metapt.hypergrad.layers.recompute import recomputed
-from metapt.hypergrad.layers.relu import relu_
 
 from .problems import draw
 
@@ -66,7 +65,6 @@ LAYERS = {
     "convolution with bias": convolutions(STRIDE, PADDING, (2, 2, 1, 4), (2, 2, 1, 5), (2,)),
     "convolution of one column": convolutions((1, 2), (0, 0), (3, 2, 2, 4), (3, 2, 1, 1)),
     "convolution of two rows": convolutions((1, 1), (1, 0), (2, 2, 2, 4), (3, 2, 2, 3)),
-    "relu": Layer(lambda x, w: relu_(x * w), lambda x, w: F.relu(x * w), ((3, 2, 1, 5),) * 2),
     "recomputed": Layer(again, part, ((2, 3, 1, 4), (4, 3, 1, 3), (1, 4, 1, 1))),
     "pairs, kernel 15": convolutions((1, 1), (0, 7), (2, 2, 1, 12), (3, 2, 1, 15)),
     "pairs, kernel 15, stride 2": convolutions((1, 2), (0, 7), (2, 1, 1, 16), (2, 1, 1, 15)),
@@ -157,7 +155,7 @@ def test_a_layer_is_torchs_with_its_first_and_second_derivatives(
     assert set(taken) == passes.get(name.split(",")[0], set())
 
 
-@pytest.mark.parametrize("name", ["batch norm", "convolution with bias", "relu", "recomputed"])
+@pytest.mark.parametrize("name", ["batch norm", "convolution with bias", "recomputed"])
 def test_derivatives_of_a_layer_are_those_of_finite_differences(name: str) -> None:
     layer = LAYERS[name]
     wrt = inputs(*layer.shapes)
@@ -277,14 +275,6 @@ def test_a_strided_convolution_of_few_channels_and_one_column_keeps_within_its_m
         [sys.executable, "-c", STRIDED], env=environment, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
-
-
-def test_relu_is_computed_in_place_and_refuses_values_that_are_needed_for_a_derivative() -> None:
-    inner = values() * 1.0
-    assert relu_(inner).data_ptr() == inner.data_ptr()
-    result = relu_(values().exp())
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        result.sum().backward()  # type: ignore[no-untyped-call]
 
 
 def test_the_second_derivative_of_batch_norm_never_calls_its_kernel_without_a_weight() -> None:

@@ -18,7 +18,6 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from metapt.hypergrad import Adam, Identity, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.layers.batch_norm import batch_norm
 from metapt.hypergrad.layers.convolution import convolution
-from metapt.hypergrad.layers.relu import relu_
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
@@ -199,7 +198,7 @@ def test_a_run_with_compiled_pt_steps_is_the_run_without(kind: type[Classifier])
 @pytest.mark.slow
 def test_compiled_layers_have_the_same_derivatives() -> None:
     def layers(values: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return relu_(batch_norm(convolution(values, kernel, (1, 2), (0, 1)), weight, bias))
+        return torch.relu_(batch_norm(convolution(values, kernel, (1, 2), (0, 1)), weight, bias))
 
     inputs = [torch.randn(*shape, requires_grad=True) for shape in ((6, 2, 1, 16), (4, 2, 1, 3), (4,), (4,))]
     expected, found = layers(*inputs), torch.compile(layers, backend="aot_eager")(*inputs)

@@ -22,7 +22,6 @@ from metapt.domains.ecg.data.sources import LEADS
 from metapt.domains.ecg.resnet1d import KERNEL, as_images
 from metapt.hypergrad import Params
 from metapt.hypergrad.layers.batch_norm import batch_norm
-from metapt.hypergrad.layers.relu import relu_
 
 LAYERS = 4  # of the policy's network
 SCALE = "scale"
@@ -194,6 +193,6 @@ def _network(meta: Params, signals: Tensor) -> Tensor:
     for layer in range(LAYERS):
         hidden = F.conv2d(hidden, meta[f"network.{layer}.weight"], stride=(1, 2), padding=(0, KERNEL // 2))
         weight, bias = meta[f"network.{layer}.norm_weight"], meta[f"network.{layer}.norm_bias"]
-        hidden = relu_(batch_norm(hidden, weight, bias))
+        hidden = torch.relu_(batch_norm(hidden, weight, bias))
     pooled = hidden.mean((2, 3))
     return 2 * torch.sigmoid(F.linear(pooled, meta["network.out.weight"], meta["network.out.bias"])).squeeze(1)

@@ -20,7 +20,6 @@ from metapt.hypergrad.layers.batch_norm import BatchNorm
 from metapt.hypergrad.layers.convolution import Convolution, convolution
 from metapt.hypergrad.layers.precision import Precision, computing_in
 from metapt.hypergrad.layers.recompute import recomputed_part
-from metapt.hypergrad.layers.relu import relu_
 from metapt.training import pretrained_file
 from metapt.training.pretrained_file import Learned
 
@@ -60,12 +59,12 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(_convolution(inputs, outputs, stride, kernel=1), BatchNorm(outputs))
 
     def forward(self, signals: Tensor, maps: Maps | None = None) -> Tensor:
-        inner = relu_(_normalised(self.first, self.first_norm, signals, maps))
+        inner = torch.relu_(_normalised(self.first, self.first_norm, signals, maps))
         around = signals
         if isinstance(self.shortcut, nn.Sequential):
             layer, norm = cast(tuple[Convolution, BatchNorm], self.shortcut)
             around = _normalised(layer, norm, signals, maps)
-        return relu_(_normalised(self.second, self.second_norm, inner, maps) + around)
+        return torch.relu_(_normalised(self.second, self.second_norm, inner, maps) + around)
 
 
 class ResNet1d(nn.Module):
@@ -96,7 +95,7 @@ class ResNet1d(nn.Module):
 
     def forward(self, signals: Tensor) -> Tensor:
         maps = None if self.training else _maps([module for module in self.modules() if isinstance(module, BatchNorm)])
-        values = relu_(_normalised(self.stem, self.stem_norm, as_images(signals), maps))
+        values = torch.relu_(_normalised(self.stem, self.stem_norm, as_images(signals), maps))
         for number, block in enumerate(self.blocks):
             values = _recomputed(block, values) if self.training and number < self._recomputed else block(values, maps)
         return values.mean((2, 3), dtype=signals.dtype)
