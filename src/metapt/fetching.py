@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 import metapt
 from metapt.errors import DataError, MachineError
-from metapt.files import atomic_path, causes, explained, move_into_place, reading
+from metapt.files import atomic_path, causes, explained, locked, move_into_place, reading
 from metapt.machine import Machine
 from metapt.sections import JobSettings
 
@@ -190,7 +190,9 @@ async def _fetch_all(settings: Download, paths: dict[str, Path]) -> None:
     async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT) as client:
         fetcher = _Fetcher(source, settings.mirrors, client)
         for name in [name for name in paths if name in source.files]:
-            await fetcher.fetch(name, source.files[name], paths.pop(name))
+            path = paths.pop(name)
+            with locked(path):  # all continue the same part of it
+                await fetcher.fetch(name, source.files[name], path)
         if source.listed is not None and paths:
             await fetcher.fetch_listed(source.listed, paths)
 

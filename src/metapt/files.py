@@ -110,6 +110,23 @@ def explained(path: Path, temporary: Path, needs: int | None = None) -> Iterator
         ) from error
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait until no other process holds the lock of a file, where the file system has locks, and hold it."""
+    import fcntl  # which Windows lacks
+
+    lock = path.with_name(f".{path.name}.lock")
+    with explained(path, lock):
+        number = os.open(lock, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        with suppress(OSError):
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(number)
+
+
 def move_into_place(temporary: Path, path: Path) -> None:
     """Sync `temporary` to the disk and rename it to `path`, in the same folder, so that a crash leaves no short file.
 

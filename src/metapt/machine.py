@@ -88,8 +88,12 @@ def peak_memory() -> int:
 
 def peak_memory_since_start() -> int:
     """Return the largest memory since the process began, bytes, whatever was reset."""
-    units = 1 if sys.platform == "darwin" else 1024
-    return max(_peak_before_resets, units * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    try:
+        own = _status("VmHWM")
+    except OSError:  # without /proc; on Linux it would be that of the parent, if that is larger
+        units = 1 if sys.platform == "darwin" else 1024
+        own = units * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return max(_peak_before_resets, own)
 
 
 def reset_peak_memory() -> int:

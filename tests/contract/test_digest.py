@@ -84,6 +84,12 @@ def test_each_module_of_the_closure_counts_and_no_other(name: str, copy: Path) -
             "return (-(self.epochs",
             "mnist.experiments.rotation_mean.run",
         ),
+        (
+            "domains/ecg/config",
+            'stand_ins: ClassVar[tuple[str, ...]] = ("sim',
+            'stand_ins = ("a", "sim',
+            "ecg.experiments.full_access",
+        ),
         ("twostage/arms", "if pair in found]", "if pair not in found]", "ecg.experiments.full_access"),
         ("sections", "list(range(seeds) if", "list(range(1, seeds) if", "mnist.experiments.bptt.run"),
     ],

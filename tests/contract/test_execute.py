@@ -397,9 +397,13 @@ def test_a_cpu_keeps_torchs_settings(trial: Trial) -> None:
 # Repetition from a record
 
 
-def test_a_record_is_repeated(trial: Trial) -> None:
+def test_a_record_is_repeated(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trial(config={"name": "me"}, code="older") == 0
+    assert trial.repeat() == 0
+    assert "the code has changed since" in capsys.readouterr().err
     assert trial(config={"name": "me", "checkpoint": "c/of.pt"}, threads=3) == 0
     assert trial.repeat() == 0
+    assert not capsys.readouterr().err
     first, second, again = trial.record(), trial.record("again"), trial.folder / "again"
     assert (again / "copy").read_text() == trial.copy.read_text()
     assert second["inputs"] == first["inputs"]

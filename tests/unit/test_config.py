@@ -237,6 +237,12 @@ def test_an_arm_says_only_what_differs() -> None:
     assert gradient == k5 | {"inverse": gradient["inverse"]}
 
 
+def test_the_settings_of_an_optimiser_are_not_joined() -> None:
+    text = "ecg: {arms: {one: {extends: meta-stable, meta_optimizer: SGD, meta_settings: {momentum: 0.5}}, "
+    arms = read(text + "two: {extends: one, meta_settings: {}}}}").ecg.arms
+    assert [arms[name].meta_settings for name in ("one", "two")] == [{"momentum": 0.5}, {}]
+
+
 def test_an_arm_of_another_kind_takes_nothing_over() -> None:
     arms = read("mnist: {bptt: {arms: {still: {extends: meta, method: fixed, mean: 10}}}}").mnist.bptt.arms
     assert plain(arms["still"]) == {"extends": "meta", "method": "fixed", "heads": "separate", "mean": 10.0}

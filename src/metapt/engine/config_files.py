@@ -87,13 +87,19 @@ def _short(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
+_REPLACED = "meta_settings", "meta_groups"
+
+
 def merge(base: Any, change: Any) -> Any:
-    """Return `base` with `change` merged into it, key by key; a section of another kind replaces that of `base`."""
+    """Return `base` with `change` merged into it, key by key.
+
+    A section of another kind replaces that of `base`; so do the settings of an optimiser, which are no section.
+    """
     if not isinstance(base, dict) or not isinstance(change, dict):
         return change
     if any(base.get(tag) != change[tag] for tag in TAGS if tag in base and tag in change):
         return change
-    return base | {key: merge(base.get(key), value) for key, value in change.items()}
+    return base | {key: value if key in _REPLACED else merge(base.get(key), value) for key, value in change.items()}
 
 
 def _typed(value: Any, keys: Keys, places: Places) -> Any:

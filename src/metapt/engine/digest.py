@@ -204,14 +204,13 @@ def _dump(node: Any) -> str:
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, _Definition]]:
-    """Yield functions, constants and classes of a module; of a class, bases and methods that compute something."""
+    """Yield functions, constants and classes of a module; of a class, bases and what its body computes."""
     for node in tree.body:
         match node:
             case ast.FunctionDef():
                 yield node.name, _definition([node])
             case ast.ClassDef():
-                methods = [each for each in node.body if isinstance(each, ast.FunctionDef) and not _validates(each)]
-                yield node.name, _definition([*node.bases, *methods])
+                yield node.name, _definition([*node.bases, *(each for each in node.body if _computes(each))])
             case ast.Assign() | ast.AnnAssign():
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 for target in targets:
@@ -224,10 +223,14 @@ def _definition(nodes: list[Any]) -> _Definition:
     return _Definition("\n".join(map(_dump, nodes)), frozenset(names))
 
 
-def _validates(method: ast.FunctionDef) -> bool:
-    """Return whether a method of a model of the config only accepts or refuses values."""
-    called = [each.func for each in method.decorator_list if isinstance(each, ast.Call)]
-    return method.name == "check" or any(isinstance(each, ast.Name) and "validator" in each.id for each in called)
+def _computes(part: ast.stmt) -> bool:
+    """Return whether a part of a class is a constant or a method, but none of a model that only checks values."""
+    if not isinstance(part, ast.FunctionDef):
+        return isinstance(part, ast.Assign) or (
+            isinstance(part, ast.AnnAssign) and "ClassVar" in _dump(part.annotation)
+        )
+    called = [each.func for each in part.decorator_list if isinstance(each, ast.Call)]
+    return part.name != "check" and not any(isinstance(each, ast.Name) and "validator" in each.id for each in called)
 
 
 def _simplified(text: str) -> tuple[ast.Module, list[ast.AST]]:

@@ -304,7 +304,7 @@ def _record(
         "name": job.name,
         "entry": job.entry,
         "config": job.config,
-        "code": code or _code(job),
+        "code": code or code_of(job),
         "inputs": job.inputs,
         "outputs": job.outputs,
         "sha256": sums,
@@ -332,10 +332,11 @@ def _machine_name(device: str) -> str:
     return f"{name} with {instructions}, oneDNN {limit}" if limit else f"{name} with {instructions}"
 
 
-def _code(job: Job) -> str | None:
+def code_of(job: Job) -> str | None:
+    """Return the digest of a job's code; None if its module is not there, which `execute` reports."""
     try:
         return job.code
-    except ModuleNotFoundError:  # `execute` has reported it
+    except ModuleNotFoundError:
         return None
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from metapt.engine import records
 from metapt.engine.config import load
 from metapt.engine.domain import DOMAINS, domain
-from metapt.engine.execute import execute
+from metapt.engine.execute import code_of, execute
 from metapt.engine.jobs import Job
 from metapt.engine.plan import Plan, Remaining, duration, planned
 from metapt.engine.schema import did_you_mean
@@ -204,6 +204,8 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
         log=str(into / "log.txt"),
         threads=threads or found["machine"]["threads"],
     )
+    if found["code"] != code_of(job):
+        print(f"warning: the code has changed since {record} was written, so that results can differ", file=sys.stderr)
     recorded = found["machine"]["device"]
     status = execute(job, gpus=int((device or recorded) == "cuda"))
     if status == 0:

@@ -49,6 +49,7 @@ from .serving import (
     get,
     hang_after,
     in_turn,
+    pour,
     ranged,
     redirect,
     source,
@@ -115,6 +116,21 @@ def test_a_part_survives_an_answer_that_is_something_else(server: Server, target
     get(target, source(f"{server.url}/data", f"{server.url}/second"))
     assert_whole(target)
     assert server.requests == [(PATH, "bytes=1000-"), ("/second/train%20images.gz", "bytes=1000-")]
+
+
+def test_two_jobs_that_fetch_one_file_take_turns(server: Server, target: Path) -> None:
+    def slow(handler: Handler) -> None:
+        handler.reply(200, b"", Content_Length=str(SIZE))
+        pour(handler, (CONTENT[start : start + SIZE // 20] for start in range(0, SIZE, SIZE // 20)), 0.02)
+
+    server.answers[PATH] = slow
+    jobs = [threading.Thread(target=get, args=(target, source(f"{server.url}/data"))) for _ in range(2)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    assert_whole(target)
+    assert server.requests == [(PATH, None)], "the second one finds the file"
 
 
 OVERLONG = f"overlong: more than {SIZE} bytes"

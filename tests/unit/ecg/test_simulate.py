@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from ast import literal_eval
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +57,15 @@ def test_leads_obey_einthoven_and_each_recording_has_a_rhythm_of_its_own(ecgs: s
     pattern = interval[:, :8] / interval[:, :8].mean(axis=1, keepdims=True) - 1
     assert pattern.std() > 0.03
     assert abs(np.corrcoef(pattern)[np.triu_indices(len(pattern), 1)].mean()) < 0.05
+
+
+def test_other_signals_have_another_list_of_records(ecgs: sim.Simulated, written: Path, tmp_path: Path) -> None:
+    """The list is the only file of theirs that later jobs compare."""
+    outputs = {name: tmp_path / name for name in ("ptbxl_database.csv", "scp_statements.csv", "records.json")}
+    sim.write(replace(ecgs, signals=ecgs.signals + np.int16(1)), outputs)
+    lists = [json.loads((folder / "records.json").read_text()) for folder in (written, tmp_path)]
+    assert lists[0]["records"] == lists[1]["records"]
+    assert lists[0] != lists[1]
 
 
 def test_same_seed_same_bytes() -> None:

@@ -7,6 +7,8 @@ import gc
 import itertools
 import math
 import mmap
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -200,6 +202,13 @@ def test_the_peak_since_the_start_of_the_process_survives_a_reset() -> None:
     machine.reset_peak_memory()
     assert machine.peak_memory() < before + 25_000_000, "the peak is that since the reset"
     assert machine.peak_memory_since_start() > before
+
+
+def test_the_peak_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
+    take(200_000_000)
+    code = "from metapt import machine; print(machine.peak_memory_since_start())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(found) < 100e6 < machine.peak_memory_since_start()
 
 
 def test_memory_that_was_free_in_the_process_counts_when_a_block_takes_it() -> None:

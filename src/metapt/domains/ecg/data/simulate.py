@@ -14,6 +14,7 @@ a sample blurs while it keeps the durations.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ def run(settings: SimulateSettings, inputs: dict[str, Path], outputs: dict[str, 
 
 
 def write(ecgs: Simulated, outputs: dict[str, Path]) -> None:
-    """Write ECGs as `run` does; `records.json` is written last, so that it exists only if all files do."""
+    """Write ECGs as `run` does; `records.json`, with their sum, is written last: it exists only if all files do."""
     names = [f"records100/{number // 1000 * 1000:05d}/{number:05d}_lr" for number in range(1, len(ecgs.signals) + 1)]
     with atomic_path(outputs["records.json"]) as listing:
         for name, signal in zip(names, ecgs.signals, strict=True):
@@ -117,7 +118,12 @@ def write(ecgs: Simulated, outputs: dict[str, Path]) -> None:
         words = {"description": descriptions, "diagnostic": diagnostic, "diagnostic_class": classes}
         write_csv({"": list(_STATEMENTS), **words}, outputs["scp_statements.csv"])
         write_csv(_database(ecgs, names), outputs["ptbxl_database.csv"])
-        listing.write_text(json.dumps({"version": "simulated", "records": names}, indent=0) + "\n")
+        content = {
+            "version": "simulated",
+            "sha256": hashlib.sha256(ecgs.signals.tobytes()).hexdigest(),
+            "records": names,
+        }
+        listing.write_text(json.dumps(content, indent=0) + "\n")
 
 
 def write_record(path: Path, signal: NDArray[np.int16]) -> None:
