@@ -117,6 +117,7 @@ def locked(path: Path) -> Iterator[None]:
 
     lock = path.with_name(f".{path.name}.lock")
     with explained(path, lock):
+        lock.parent.mkdir(parents=True, exist_ok=True)
         number = os.open(lock, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
         with suppress(OSError):

@@ -9,7 +9,7 @@ import pandas as pd
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import COLUMNS, counts
 from metapt.evaluation.tables import markdown, read_texts
-from metapt.files import atomic_path
+from metapt.files import atomic_path, reading
 from metapt.machine import Machine
 from metapt.sections import CollectSettings
 
@@ -35,6 +35,8 @@ def run(settings: CollectSettings, inputs: dict[str, Path], outputs: dict[str, P
     found = ", ".join(f"{count} {verdict}" for verdict, count in counts(claims["verdict"]).items()) or "none"
     caption = f"Claims, and what these runs say about them ({found})"
     blocks = [markdown(claims[SHOWN].map(str), caption, dict.fromkeys(SHOWN, False))]
-    blocks += [f"## {name}\n\n{inputs[f'{name}/table_md'].read_text(encoding='utf-8')}" for name in experiments]
+    for name in experiments:
+        with reading(inputs[f"{name}/table_md"], "run snakemake again") as file:
+            blocks.append(f"## {name}\n\n{file.read().decode()}")
     with atomic_path(outputs["headline"]) as path:
         path.write_text("\n".join(blocks), encoding="utf-8")

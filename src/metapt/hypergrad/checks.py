@@ -60,6 +60,8 @@ def check_params(what: str, params: Any) -> None:
         advice = "dict(module.named_parameters())" if isinstance(params, nn.Module) else 'as in {"weight": tensor}'
         raise TypeError(f"the {what} is a {type(params).__name__}; legal: a dictionary of named tensors, {advice}")
     for name, value in params.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the {what} has the name {name!r}; legal: texts")
         if not isinstance(value, Tensor):
             raise TypeError(f"{name!r} of the {what} is of type {type(value).__name__}; legal: a tensor")
         if value._backward_hooks or value._post_accumulate_grad_hooks:

@@ -136,7 +136,9 @@ def _gap(product: Vector, difference: Callable[[float], Vector], noise: float, d
         if (dtype == torch.float64 or float(norm(found))) and any(
             float(norm(add(found, other, -1.0))) <= 0.1 * away for other in seen
         ):
-            return Gap(least, agrees=False, differs=True)
+            behind = difference(-step)  # at a kink the two sides are apart
+            smooth = float(norm(add(found, behind, -1.0))) <= 0.1 * away
+            return Gap(least, agrees=False, differs=smooth)
         seen.append(found)
     return Gap(least, agrees=False, differs=False)
 

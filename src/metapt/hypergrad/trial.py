@@ -183,8 +183,10 @@ def _in_some_precision(
 
 
 def _first_examples(batch: Any) -> Any:
-    """Return a few examples of a minibatch if all of its tensors have as many; else None."""
-    sizes = {len(value) for value in listed(batch) if value.dim()}
+    """Return a few examples of a minibatch if all of its tensors are dense and have as many; else None."""
+    values = [value for value in listed(batch) if value.dim()]
+    dense = all(value.layout is torch.strided and not value.is_nested for value in values)
+    sizes = {len(value) for value in values} if dense else set()
     if len(sizes) != 1 or sizes.pop() <= _EXAMPLES:
         return None
     return mapped(batch, lambda value: value[:_EXAMPLES] if value.dim() else value)

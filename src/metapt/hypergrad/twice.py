@@ -141,6 +141,7 @@ _ONCE = torch.autograd.function.once_differentiable(lambda context: None).__code
 
 
 _NO_DERIVATIVE = re.compile(r"derivative for (?:aten::|')([^']+?)'? is not implemented")
+_CONSTANT = re.compile(r"The function '(\w+)' is not differentiable with respect to argument '(\w+)'")
 _SPARSE = re.compile(r"sparse gradients|add\(sparse")
 _REMEDIES = {
     "scaled_dot_product": "put the training into `with torch.nn.attention.sdpa_kernel("
@@ -164,6 +165,11 @@ def explain(error: RuntimeError) -> None:
         raise RuntimeError(
             f"a function of the problem calls an operation of which torch has no {order}: {name}. "
             f"Instead: {advice or 'write it with operations that torch differentiates twice'}"
+        ) from error
+    if found := _CONSTANT.search(message):
+        raise RuntimeError(
+            f"torch has no derivative of {found[1]} w.r.t. its argument {found[2]}, which has a hyperparameter or a "
+            'parameter. In place of weights of a loss: reduction="none", times the weight of each example or class'
         ) from error
     if _SPARSE.search(message):
         raise RuntimeError(

@@ -107,7 +107,7 @@ class Checkpoint:
         Raises:
             ConfigError: it has others; or, in place of an error within the context, it lacks what the run needs.
         """
-        was = saved["settings"]
+        was = saved.get("settings", {})
         differ = [key for key in was | settings if was.get(key) != settings.get(key)]
         if differ:
             changes = [f"{key} was {was.get(key, 'not set')} and is {settings.get(key, 'not set')}" for key in differ]

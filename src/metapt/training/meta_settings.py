@@ -96,6 +96,9 @@ class MetaSettings:
                 raise ConfigError(f"{name} is {kind(value)}; legal: a solver, such as {example}")
         check_spec(self.pretrain_optimizer, "pretrain_optimizer")
         check_spec(self.meta_optimizer, "meta_optimizer")
+        spec = self.pretrain_optimizer
+        if any(each.get("maximize") for each in (spec.settings, *spec.groups.values())):
+            raise ConfigError("pretrain_optimizer maximizes; legal: to minimize, with the PT loss of the other sign")
         solver = type(self.finetuning).__name__
         missing = [name for name in _SOLVER_ATTRIBUTES if not hasattr(self.finetuning, name)]
         if missing:

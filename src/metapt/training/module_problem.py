@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
@@ -18,6 +19,8 @@ from metapt.hypergrad.problem import Checked
 from metapt.hypergrad.trial import devices_of, is_tested
 from metapt.hypergrad.twice import leaves_of
 from metapt.training.seeds import Seeded, seeded
+
+log = logging.getLogger(__name__)
 
 
 def encode_first(encoder: nn.Module, batch: Any) -> Tensor:
@@ -147,11 +150,13 @@ class ModuleProblem:
 
     def _call(self, function: str, module: nn.Module, values: Params, *arguments: Any) -> Tensor:
         self._check_modules()
-        with recomputed_with(module, values):
+        first = function not in self._called
+        with recomputed_with(module, values), _with_graph() if first else nullcontext():
             result: Tensor = functional_call(module, values, (self._functions[function], *arguments))
-        if function not in self._called and isinstance(result, Tensor):
+        if first and isinstance(result, Tensor):
             self._check_graph(function, result)
             self._called.add(function)
+            return result if torch.is_grad_enabled() else result.detach()
         return result
 
     def _check_modules(self) -> None:
@@ -175,7 +180,7 @@ class ModuleProblem:
                     )
 
     def _check_graph(self, function: str, result: Tensor) -> None:
-        """Raise ValueError if the graph of a result ends in a parameter of the modules, not in those passed in."""
+        """Raise ValueError if the graph of a result ends in a parameter of the modules; warn if in that of another."""
         parts = zip(("encoder", "PT head", "FT head"), self.modules, strict=True)
         names = {
             id(value): f"{name!r} of the {part}" for part, module in parts for name, value in module.named_parameters()
@@ -187,6 +192,25 @@ class ModuleProblem:
                     "list(encoder.parameters()) before it, and is not trained: take it inside, from the argument, as "
                     "in sum(p.square().sum() for p in encoder.parameters())"
                 )
+            if isinstance(leaf, nn.Parameter):
+                log.warning(
+                    "%s depends on a parameter, of the shape %s, that is in none of the three modules and is not "
+                    "trained: put its module into the PT head or the encoder, or call requires_grad_(False) if it is "
+                    "meant to stay",
+                    function,
+                    list(leaf.shape),
+                )
+                return
+
+
+@contextmanager
+def _with_graph() -> Iterator[None]:
+    """Give results a graph; where gradients are off it keeps no tensors, and only shows what a result depends on."""
+    if torch.is_grad_enabled():
+        yield
+    else:
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda kept: kept):
+            yield
 
 
 def _check_tensors(what: str, given: Params, expected: Params) -> None:

@@ -179,8 +179,11 @@ def _spans(loader: Any) -> list[tuple[Hashable, Sequence[int]]]:
 
 def _span(values: Sequence[Tensor]) -> tuple[Hashable, range]:
     """Return in which memory tensors lie, and the numbers of their examples there."""
-    where: list[Hashable] = [(each.untyped_storage().data_ptr(), each.stride(), each.shape[1:]) for each in values]
-    starts = {each.storage_offset() // max(1, each.stride(0)) for each in values}
+    places = [divmod(int(each.storage_offset()), max(1, each.stride(0))) for each in values]  # and where in an example
+    starts = {start for start, _ in places}
+    memory = [each.untyped_storage().data_ptr() for each in values]
+    where: list[Hashable] = [(each.stride(), each.shape[1:]) for each in values]
+    where += [*memory, *(offset for _, offset in places)]
     if len(starts) > 1 or len({len(each) for each in values}) > 1:
         where += [(each.storage_offset(), len(each)) for each in values]
     return tuple(where), range(min(starts), min(starts) + len(values[0]))

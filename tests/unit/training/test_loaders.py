@@ -499,6 +499,8 @@ DIFFERENT: dict[str, Callable[[], tuple[Any, Any]]] = {
     "few categories in small minibatches": lambda: tuple(
         DataLoader(InMemory(*categories(seed, 12)), 4, shuffle=True) for seed in (2, 3)
     ),
+    "windows of one tensor": lambda: tuple([(MANY[:100, part],)] for part in (slice(0, 3), slice(3, 6))),
+    "columns of one tensor": lambda: tuple([(SIGNS[:, column],)] for column in (0, 1)),
     "masks": lambda: tuple([masked(part)] for part in HALVES),
     "masks of a graph": lambda: tuple([(SimpleNamespace(x=X, edges=EDGES), masked(part)[-1])] for part in HALVES),
     "numbers of nodes": lambda: ([(X, torch.arange(100))], [(X, torch.arange(100, 200))]),

@@ -234,6 +234,8 @@ CLASSES: list[tuple[dict[str, Any], str]] = [
     ({"finetuning": FittedHead(), "head_steps_between_updates": 1}, "a FittedHead, has no optimizer for steps of the"),
     ({"pretrain_optimizer": torch.optim.SGD}, "pretrain_optimizer is the class SGD; legal: an OptimizerSpec"),
     ({"meta_optimizer": TORCHS}, "meta_optimizer is a SGD"),
+    ({"pretrain_optimizer": spec(maximize=True)}, "maximizes; legal: to minimize"),
+    ({"pretrain_optimizer": OptimizerSpec("SGD", {}, {"*": {"maximize": True}})}, "maximizes; legal: to minimize"),
 ]
 REFUSED: list[tuple[str, Callable[..., object], tuple[Any, ...], str]] = [
     *((CLASS, plain, (given,), "optimizer is ") for given in (torch.optim.SGD, "SGD", TORCHS, {"lr": 0.1}, SGD(0.1))),

@@ -19,7 +19,8 @@ from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
 from metapt.training.pretraining import Pretrainer
 
-from . import problems
+from . import problems, toys
+from .kinds import heard, refused, warned
 from .problems import DTYPE, Batch, Classifier, Normed, Regressed, Streams, classification, draw
 
 
@@ -247,3 +248,69 @@ def test_a_problem_is_checked_once_in_a_run() -> None:
         loop.iterate()
         counts.append(Counter(calls))
     assert counts[0] > counts[1] == counts[2]
+
+
+@refused("a parameter of a module taken outside of the loss", "of the PT head itself")
+def test_features_of_a_pt_head_by_a_closure_are_refused_without_a_graph_too() -> None:
+    modules = toys.modules()
+    toy = toys.problem(**modules, encode=lambda encoder, batch: modules["head"](encoder(batch[0])))
+    with torch.no_grad():
+        toy.encode(toy.pretrained.encoder, (toys.X, toys.Y))
+
+
+@warned("a trainable module that is none of the three", "pretrain_loss depends on a parameter", "[3, 3]", "not trained")
+def test_a_module_that_is_forgotten_is_told() -> None:
+    predictor, whole = toys.linear(7, 3, 3), toys.FUNCTIONS["pretrain_loss"]
+
+    def forgetful(*given: Any) -> Tensor:
+        return whole(*given) + predictor(toys.X).square().mean()
+
+    predictor.requires_grad_(False)
+    with heard() as messages:
+        toys.gradient(toys.problem(pretrain_loss=forgetful))
+    assert not messages, "it is frozen"
+    predictor.requires_grad_()
+    toys.gradient(toys.problem(pretrain_loss=forgetful))
+
+
+class Graph(nn.Module):
+    """Adds the neighbours' features by an adjacency that is sparse."""
+
+    def __init__(self, adjacency: Tensor) -> None:
+        super().__init__()
+        self.layer = toys.linear(10)
+        self.register_buffer("adjacency", adjacency)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(torch.sparse.mm(self.adjacency, self.layer(x)))
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_sparse_tensors_among_buffers_and_in_minibatches(layout: str) -> None:
+    x, y, dense = draw(0, 40, 3), draw(1, 40, 2), (draw(3, 40, 40) > 1).to(DTYPE)
+    adjacency = getattr(dense, layout)()
+
+    def pretrained(matrix: Tensor) -> Tensor:
+        def loss(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+            return toys.pretrain_loss(lambda x: torch.sparse.mm(batch[2], encoder(x)), head, meta, batch)
+
+        toy = toys.problem(Graph(matrix), pretrain_loss=loss, encode=lambda encoder, batch: encoder(x)[: len(batch[0])])
+        return toys.gradient(toy, (x, y), pretrain_batch=(x, y, matrix), inverse=Identity())
+
+    torch.testing.assert_close(pretrained(adjacency), pretrained(dense))
+
+
+@pytest.mark.parametrize(
+    ("meta", "error", "words"),
+    [
+        ({"w": torch.zeros(2, dtype=DTYPE)}, RuntimeError, 'no derivative of .* argument weight.*reduction="none"'),
+        ({0: torch.zeros(2, dtype=DTYPE)}, TypeError, "the set of meta-parameters has the name 0; legal: texts"),
+    ],
+)
+def test_weights_of_torchs_losses_and_names_that_are_numbers(meta: Any, error: Any, words: str) -> None:
+    def loss(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+        return F.cross_entropy(head(encoder(batch[0])), (batch[1][:, 0] > 0).long(), weight=meta["w"].exp())
+
+    with pytest.raises(error, match=words):
+        toys.loop(toys.problem(pretrain_loss=loss), meta=meta).run()
