@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import metapt
 from metapt.errors import ConfigError, DataError, MetaptError, with_extra
-from metapt.files import atomic_path, sha256
+from metapt.files import atomic_path
 from metapt.machine import find_caches, machine_name
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def _against(control: str, folder: Path) -> pd.DataFrame:
     inputs = {name: Path(path) for name, path in record["inputs"].items()}
     inputs |= {name: now / path.relative_to(before) for name, path in inputs.items() if path.is_relative_to(before)}
     for name, known in record["sha256"]["inputs"].items():
-        if not inputs[name].is_file() or sha256(inputs[name]) != known:
+        if not inputs[name].is_file() or records.known_by(inputs[name]) != known:
             raise DataError(
                 f"{inputs[name]} is not what {folder} was made from: run the experiment again, or leave --against out."
             )

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 28_977, 198, 400),
+    ("src", "*.py", 28_981, 198, 400),
     ("tests", "*.py", 30_710, 185, 575),
     ("workflow", "*.smk", 450, 4, 190),
 ]

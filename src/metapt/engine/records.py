@@ -99,6 +99,11 @@ def checked(path: Path) -> str | None:
     return actual
 
 
+def known_by(path: Path) -> str:
+    """Return the SHA-256 by which records know a file as it is now; that of a record is the one that it holds."""
+    return str(read(path)[_OWN]) if _is_record(path) else sha256(path)
+
+
 def content(path: Path) -> str:
     """Return the SHA-256 of a file: as recorded by its producer, else computed."""
     return _recorded(path) or sha256(path)

@@ -21,7 +21,6 @@ from metapt.engine.jobs import Job
 from metapt.engine.plan import Plan, Remaining, duration, planned
 from metapt.engine.schema import did_you_mean
 from metapt.errors import ConfigError, DataError
-from metapt.files import sha256
 from metapt.training.interruption import passed_on, told_to_end
 
 
@@ -179,7 +178,7 @@ def repeat(record: Path, into: Path, device: str | None, threads: int | None) ->
     found = records.read(record)
     for name, recorded_sum in found["sha256"]["inputs"].items():
         path = Path(found["inputs"][name])
-        if path.is_file() and sha256(path) != recorded_sum:
+        if path.is_file() and records.known_by(path) != recorded_sum:
             raise DataError(
                 f"{path} is not what the run of {record} has read, so that this would be another run: it was made "
                 "again since. Repeat the run with its config instead."
