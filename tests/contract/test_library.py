@@ -169,7 +169,7 @@ def test_the_wheel_away_from_a_clone(tmp_path: Path) -> None:
     assert "mnist_rotation_mean (stand-in data): " in run("metapt", "table", "mnist_rotation_mean")
     results, moved = next((tmp_path / "results").iterdir()), tmp_path / "moved"
     results.rename(moved)
-    assert "    minus meta: " in run("metapt", "table", "mnist_rotation_mean", "moved", "--against", "meta")
+    assert "  meta-shared  " in run("metapt", "table", "mnist_rotation_mean", "moved", "--against", "meta-shared")
     moved.rename(results)
     # The workflow is no part of the wheel: it is copied, as the catalog of workflows does.
     for folder in ("config", "workflow"):
