@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from metapt.domains.ecg.config import ARMS as ECG_ARMS
 from metapt.domains.ecg.config import Warp
+from metapt.domains.ecg.jobs import EcgJobs
 from metapt.domains.ppi.config import ARMS as PPI_ARMS
 from metapt.domains.ppi.data.sections import SIMULATED, string_names
 from metapt.domains.ppi.stages import finetune_setting, pretrain_setting
@@ -234,6 +236,14 @@ def test_memory_is_that_of_an_arms_own_minibatches(own: dict[str, Any], pretrain
     for make, largest in ((made.pretrain, pretrain), (made.finetune, finetune)):
         usual, large = (make(arm, "n500/n500", 0).mem_mb for arm in ("simclr", "large"))
         assert large - usual == 32 * (largest - 256)
+
+
+def test_pt_has_the_memory_of_a_large_folder_of_ecgs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for count in (1_000, 20_000, 120_000):
+        monkeypatch.setattr(EcgJobs, "found", SimpleNamespace(records=range(count), digest="0" * 64))
+        made.append(jobs("ecg", source="folder", folder={"path": "mine"}).pretrain("simclr", "none/n500", 0).mem_mb)
+    assert made[0] == made[1] == made[2] - 2_400
 
 
 def test_what_an_arm_adds_to_plain_pt_takes_more_time() -> None:
