@@ -7,7 +7,9 @@ the training loop calls `check_problem`, which evaluates the three functions a f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +20,8 @@ from metapt.hypergrad.nested import by_position, changed, cloned
 from metapt.hypergrad.params import Params, Pretrained, detached, leaves, norm
 from metapt.hypergrad.problem import LOOK_FOR, Checked, MetaProblem, name_of
 from metapt.hypergrad.trial import UNCHANGED, devices_of, tried
+
+log = logging.getLogger(__name__)
 
 _METHODS = ("pretrain_loss", "encode", "head_loss")
 
@@ -197,6 +201,12 @@ def check_problem(
     def encode() -> Tensor:
         return problem.encode({**encoder, **buffers}, copies.finetune_batch)
 
+    def features_after(meta: Params) -> Tensor:
+        """Return the features with the buffers that a PT step with some hyperparameters leaves."""
+        stepped: Pretrained = cloned(pretrained)
+        problem.pretrain_loss(stepped, meta, copies.pretrain_batch)
+        return problem.encode({**stepped.encoder, **stepped.buffers}, copies.finetune_batch)
+
     def called_twice(function: str, call: Callable[[], Tensor], result: str, results: str) -> Tensor:
         """Return what a function returns, if it changes no argument and returns the same in another call."""
         first = call()
@@ -238,6 +248,8 @@ def check_problem(
             "functional_call(module, {**pretrained.encoder, **pretrained.buffers}, inputs)",
         )
         report("pretrain_loss and encode do not change what the other one returns")
+        if buffers:
+            _warn_of_statistics(features_after, copies.meta)
     found[UNCHANGED] = None
     report(f"no function changes a parameter or a minibatch, and encode none of the {len(buffers)} buffers")
 
@@ -249,10 +261,27 @@ _IN_EQUAL_CALLS = (
 
 
 def _check_equal(first: Tensor, second: Tensor, sentence: str) -> None:
+    if _differ(first, second):
+        raise ValueError(sentence)
+
+
+def _differ(first: Tensor, second: Tensor) -> bool:
     precision = torch.finfo(first.dtype).eps
     gap, size = norm([first.detach() - second.detach()]), norm([first.detach()])
-    if gap > precision**0.5 * size + precision**0.75:  # no comparison with NaN is true
-        raise ValueError(sentence)
+    return bool(gap > precision**0.5 * size + precision**0.75)  # no comparison with NaN is true
+
+
+def _warn_of_statistics(features_after: Callable[[Params], Tensor], meta: Params) -> None:
+    """Log a warning if the hyperparameters change features by buffers, such as BatchNorm's statistics."""
+    with suppress(Exception), torch.no_grad():  # whatever a function raises with other hyperparameters
+        other = {name: value + 0.1 * (1 + value.abs()) for name, value in meta.items()}
+        before, after = features_after(meta), features_after(other)
+        if _differ(before, after):
+            log.warning(
+                "the features depend on the hyperparameters by buffers that pretrain_loss updates, such as BatchNorm's "
+                "running statistics. A hypergradient takes them for constants, and may be far off. Use GroupNorm, "
+                "LayerNorm, or BatchNorm with track_running_stats=False"
+            )
 
 
 def _check_depends(method: str, output: Tensor, params: Params, what: str, *, every: bool = False) -> None:

@@ -61,15 +61,41 @@ def listed(value: Any) -> list[Tensor]:
 
 def cloned(value: Any) -> Any:
     """Return a copy of a value whose tensors share no memory with it, and have its strides (see `mapped`)."""
+    spans: dict[tuple[int, torch.dtype], list[tuple[int, int]]] = {}  # of memory, joined where they overlap
+    for memory, start, end in sorted(filter(None, map(_span, listed(value))), key=lambda span: span[1]):
+        joined = spans.setdefault(memory, [])
+        if joined and start < joined[-1][1]:
+            start, end = joined[-1][0], max(end, joined.pop()[1])
+        joined.append((start, end))
+    copies: dict[tuple[int, torch.dtype, int], Tensor] = {}
 
     def clone(tensor: Tensor) -> Tensor:
-        copied = tensor.detach().clone()
-        if tensor.layout is torch.strided and copied.stride() != tensor.stride():  # in others sums round differently
-            extent = 1 + sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
-            copied = tensor.detach().as_strided((extent,), (1,)).clone().as_strided(tensor.size(), tensor.stride())
+        span = _span(tensor)
+        if span is None:
+            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        memory, start, _ = span
+        first, last = next(each for each in spans[memory] if each[0] <= start < each[1])
+        if (*memory, first) not in copies:
+            copies[*memory, first] = tensor.detach().as_strided((last - first,), (1,), first).clone()
+        copied = copies[*memory, first].as_strided(tensor.size(), tensor.stride(), start - first)
         return copied.requires_grad_(tensor.requires_grad)
 
     return mapped(value, clone)
+
+
+def _span(tensor: Tensor) -> tuple[tuple[int, torch.dtype], int, int] | None:
+    """Return the memory of a view with gaps, and where it begins and ends; None if its copy has the same strides.
+
+    With other strides sums round differently.
+    """
+    special = tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
+    if tensor.layout is not torch.strided or special or not tensor.numel():
+        return None
+    if torch.empty_like(tensor, device="meta").stride() == tensor.stride():
+        return None
+    start = int(tensor.storage_offset())
+    extent = 1 + sum((n - 1) * step for n, step in zip(tensor.size(), tensor.stride(), strict=True))
+    return (tensor.untyped_storage().data_ptr(), tensor.dtype), start, start + extent
 
 
 def in_double(value: Any) -> Any:

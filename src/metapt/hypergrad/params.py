@@ -69,7 +69,8 @@ class Pretrained(NamedTuple):
             modules.check_alike(target, values, what)
         for target, values in zip(targets, self, strict=True):
             for name, value in values.items():
-                target[name].detach().copy_(value)
+                with torch.no_grad():  # a detached sparse tensor is another one
+                    target[name].copy_(value)
 
     def leaves(self) -> Pretrained:
         """Return the same values as new leaves of the autograd graph, with a copy of the buffers."""

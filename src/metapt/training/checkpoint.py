@@ -129,7 +129,7 @@ class Checkpoint:
         Raises:
             ConfigError: it contains other values, which could not be loaded; the first state is read back to see that.
             MachineError: the disk is full.
-            Interrupted: the job was told to end; the state is saved.
+            Interrupted: a signal came inside `interruption.noticed()`; the state is saved.
         """
         if processes.rank == 0:
             self._write(state)

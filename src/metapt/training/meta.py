@@ -40,6 +40,9 @@ from metapt.training.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
+_LOOKS = 10
+"""Hypergradients whose FT minibatches are looked at for common examples: some take minibatches of two passes."""
+
 
 class MetaPretraining:
     """Joint training of encoder, PT head, FT head and meta-parameters.
@@ -104,6 +107,7 @@ class MetaPretraining:
         self.weight_decay = 0.0 if isinstance(settings.inverse, Identity) else self._pretrainer.weight_decay()
         self._spare_gradient: Pretrained | None = None
         self._checked = False
+        self._looks = _LOOKS
         self.meta = trainable(meta)
         self.averaged_meta = copied(meta)
         self.head = copied(head)
@@ -138,7 +142,7 @@ class MetaPretraining:
         Raises:
             TrainingError: the PT loss or the weights are not finite, or too many hypergradients in a row were skipped.
             ConfigError: the checkpoint is of a run with other parts, other settings or more iterations.
-            Interrupted: the job was told to end; the state is saved.
+            Interrupted: a signal came inside `interruption.noticed()`; the state is saved.
         """
         saved = checkpoint.load() if checkpoint is not None else None
         settings = {} if checkpoint is None else self._described()
@@ -278,8 +282,10 @@ class MetaPretraining:
             self._pretrainer.check_equal(self.meta, head)
             arguments = (self.problem, self.pretrained, self.meta, head, pretrain_batch, validation_batch)
             check_problem(*arguments, uses_head_loss=self.settings.finetuning.uses_head_loss)
-            warn_of_repeated(self.settings.finetuning, [*train_batches, validation_batch])
             self._checked = True
+        if self._looks:
+            repeated = warn_of_repeated(self.settings.finetuning, [*train_batches, validation_batch])
+            self._looks = 0 if repeated else self._looks - 1
         result = hypergradient(
             self.problem,
             self.pretrained,

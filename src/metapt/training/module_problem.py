@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils import checkpoint
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.modules import HEAD, Calling, check_module, own
+from metapt.hypergrad.nested import listed
 from metapt.hypergrad.problem import Checked
 from metapt.hypergrad.trial import devices_of, is_tested
 from metapt.hypergrad.twice import leaves_of
@@ -150,13 +151,23 @@ class ModuleProblem:
 
     def _call(self, function: str, module: nn.Module, values: Params, *arguments: Any) -> Tensor:
         self._check_modules()
-        first = function not in self._called
-        with recomputed_with(module, values), _with_graph() if first else nullcontext():
-            result: Tensor = functional_call(module, values, (self._functions[function], *arguments))
-        if first and isinstance(result, Tensor):
-            self._check_graph(function, result)
+
+        def call() -> Tensor:
+            with recomputed_with(module, values):
+                result: Tensor = functional_call(module, values, (self._functions[function], *arguments))
+            return result
+
+        result = call()
+        if function in self._called or not isinstance(result, Tensor):
+            return result
+        graph = result if torch.is_grad_enabled() else None
+        if graph is None and function != "pretrain_loss" and not torch.is_inference_mode_enabled():
+            devices = sorted({value.device.index for value in values.values() if value.is_cuda})
+            with suppress(Exception), seeded(0, devices), _with_graph():  # what differentiates itself fails there
+                graph = call()
+        if graph is not None:
+            self._check_graph(function, graph, [*values.values(), *listed(arguments)])
             self._called.add(function)
-            return result if torch.is_grad_enabled() else result.detach()
         return result
 
     def _check_modules(self) -> None:
@@ -179,13 +190,15 @@ class ModuleProblem:
                         "F.linear(x, mask * weight); a gradient that needs clipping, into a smaller learning rate"
                     )
 
-    def _check_graph(self, function: str, result: Tensor) -> None:
-        """Raise ValueError if the graph of a result ends in a parameter of the modules; warn if in that of another."""
+    def _check_graph(self, function: str, result: Tensor, given: list[Tensor]) -> None:
+        """Raise ValueError if a graph ends in a parameter of the modules, or warn if of another, that was not given."""
         parts = zip(("encoder", "PT head", "FT head"), self.modules, strict=True)
         names = {
             id(value): f"{name!r} of the {part}" for part, module in parts for name, value in module.named_parameters()
         }
         for leaf in leaves_of(result):
+            if any(leaf is value for value in given):
+                continue
             if id(leaf) in names:
                 raise ValueError(
                     f"{function} depends on {names[id(leaf)]} itself, which was taken outside of the call, as in "
@@ -205,12 +218,9 @@ class ModuleProblem:
 
 @contextmanager
 def _with_graph() -> Iterator[None]:
-    """Give results a graph; where gradients are off it keeps no tensors, and only shows what a result depends on."""
-    if torch.is_grad_enabled():
+    """Give results a graph that keeps no tensors, and only shows what a result depends on."""
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda kept: kept):
         yield
-    else:
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda kept: kept):
-            yield
 
 
 def _check_tensors(what: str, given: Params, expected: Params) -> None:

@@ -172,6 +172,7 @@ class Stepper:
             group | {"params": [places[name] for name in names]}
             for group, names in zip(state["groups"], self._names, strict=True)
         ]
+        rates = self._rates(state["steps"])
         moments = copy.deepcopy({places[name]: value for name, value in state["parameters"].items()})
         self.optimizer.load_state_dict({"state": moments, "param_groups": copy.deepcopy(groups)})
         values = [value for group in self.optimizer.param_groups for value in group["params"]]
@@ -183,17 +184,23 @@ class Stepper:
         self._steps = state["steps"]
         if self._schedule is not None:
             self._schedule.load_state_dict(state["schedule"])
-            if self._rates() != [float(group["lr"]) for group in groups]:
+            if rates != [float(group["lr"]) for group in groups]:
                 raise ValueError(f"the schedule gives another learning rate at step {self._steps}")
 
-    def _rates(self) -> list[float]:
-        """Return the present learning rates by the schedule from its start: its functions are not in its state."""
-        assert self._spec.schedule is not None
-        optimizer = self._spec.build(self._params)
-        schedule = _scheduled(self._spec.schedule, optimizer)
+    def _rates(self, steps: int) -> list[float]:
+        """Return the learning rates after `steps` by the schedule from its start: its functions are not in its state.
+
+        Before the first step this moves the own schedule, which is then loaded: the user may hold it.
+        """
+        optimizer, schedule = self.optimizer, self._schedule
+        if self._steps and self._spec.schedule is not None:
+            optimizer = self._spec.build(self._params)
+            schedule = _scheduled(self._spec.schedule, optimizer)
+        if schedule is None:
+            return []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, that no step of the optimiser came before
-            for _ in range(self._steps):
+            for _ in range(steps):
                 schedule.step()
         return [float(group["lr"]) for group in optimizer.param_groups]
 

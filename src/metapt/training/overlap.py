@@ -56,11 +56,11 @@ class Watch:
             )
 
 
-def warn_of_repeated(finetuning: Any, batches: Sequence[Any]) -> None:
+def warn_of_repeated(finetuning: Any, batches: Sequence[Any]) -> bool:
     """Log a warning if an FT solver holds out minibatches in turn (`cross_fit`) that have examples in common."""
     distinct = {str(key): batch for key, batch in {id(batch): batch for batch in batches}.items()}
     if not getattr(finetuning, "cross_fit", False):
-        return
+        return False
     seen = _Examples(distinct)
     for key, batch in distinct.items():
         seen.add(key, examples(batch))
@@ -73,6 +73,7 @@ def warn_of_repeated(finetuning: Any, batches: Sequence[Any]) -> None:
             len(distinct),
             len(batches) - 1,
         )
+    return seen.alarming
 
 
 class _Examples:

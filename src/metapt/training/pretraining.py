@@ -194,7 +194,7 @@ class Pretrainer:
         Raises:
             TrainingError: the PT loss or the weights are not finite; a GPU's loss is read at every 100th step.
             ConfigError: the checkpoint is of a run with other parts, settings or meta-parameters, or of more steps.
-            Interrupted: the job was told to end; the state is saved.
+            Interrupted: a signal came inside `interruption.noticed()`; the state is saved.
         """
         saved = checkpoint.load() if checkpoint is not None else None
         first, settings = 0, {} if checkpoint is None else described({"meta": meta}) | self.settings

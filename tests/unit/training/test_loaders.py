@@ -542,6 +542,11 @@ def test_minibatches_that_are_held_out_in_turn(train: Any) -> None:
     folds(lambda: MetaPretraining(*arguments).run())()
 
 
+def test_minibatches_of_two_passes_that_are_held_out_in_turn() -> None:
+    train = DataLoader(part(0, 75), 25, shuffle=True)  # three minibatches a pass, and two a call
+    folds(lambda: MetaPretraining(*arguments_of(batches_of(train, VALIDATION), finetuning=CROSS)).run())()
+
+
 @pytest.mark.parametrize(
     ("train", "finetuning"),
     [(DataLoader(part(0, 100), 50, shuffle=True), CROSS), ([BATCH], CROSS), (DataLoader(DATA, 100), Unroll(2))],

@@ -27,7 +27,7 @@ from metapt.hypergrad.nested import cloned
 from metapt.training.module_problem import encode_first
 from metapt.training.seeds import Seeded
 
-from . import toys
+from . import problems, toys
 from .kinds import ROWS, TESTED, refused, right
 from .problems import DTYPE, draw
 from .toys import META, X, Y, by_hand, gradient, linear, problem
@@ -505,6 +505,17 @@ def test_a_copy_has_the_strides_of_its_tensor() -> None:
         assert torch.equal(copy, part)
         assert copy.stride() == part.stride()
         assert copy.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
+
+
+def test_copies_of_columns_take_the_memory_of_their_table_once() -> None:
+    table = torch.randn(6, 40)
+    columns = {str(column): table[:, column] for column in range(40)} | {"last rows": table[4:, :-1]}
+    copies = cloned(columns)
+    assert problems.same(copies, columns)
+    assert len({copy.untyped_storage().data_ptr() for copy in copies.values()}) == 1
+    assert copies["0"].untyped_storage().nbytes() == 4 * table.numel()
+    apart = cloned([table[:1, :4].mT, table[:2, 1:3], table[4:, 1:3]])
+    assert [copy.untyped_storage().nbytes() for copy in apart] == [16, 4 * 42, 4 * 42]
 
 
 def test_an_array_that_torch_cannot_hold_is_in_the_copy_as_it_is() -> None:

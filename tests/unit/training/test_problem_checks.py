@@ -273,6 +273,66 @@ def test_a_module_that_is_forgotten_is_told() -> None:
     toys.gradient(toys.problem(pretrain_loss=forgetful))
 
 
+def test_features_that_are_derivatives_and_tensors_that_are_parameters() -> None:
+    def forces(encoder: Any, batch: Any) -> Tensor:
+        with torch.enable_grad():
+            x = batch[0].detach().requires_grad_()
+            return torch.autograd.grad(encoder(x).square().sum(), x)[0]
+
+    toy, encoder = toys.problem(encode=forces), toys.body()
+    state = torch.get_rng_state()
+    with heard() as messages, torch.no_grad():
+        features = toy.encode(dict(encoder.named_parameters()), (toys.X, toys.Y))
+        own = toy.encode(dict(toy.modules[0].named_parameters()), (toys.X, toys.Y))
+        toy.head_loss({name: nn.Parameter(value) for name, value in toy.head.items()}, features, (toys.X, toys.Y))
+    toy.pretrain_loss(toy.pretrained.leaves(), {"w": nn.Parameter(toys.META["w"])}, (toys.X, toys.Y))
+    assert not messages
+    assert torch.equal(features, own)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_first_call_without_gradients_returns_what_later_ones_do() -> None:
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    toy = toys.problem(nn.Sequential(nn.TransformerEncoder(layer, 1), nn.Flatten()), encode=toys.encode)
+    batch = torch.randn(6, 5, 4), toys.Y
+    with torch.no_grad():
+        first, second = (toy.encode(toy.pretrained.leaves().encoder, batch) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_a_forgotten_module_is_told_after_a_first_call_in_inference_mode() -> None:
+    forgotten = toys.linear(7)
+    toy = toys.problem(encode=lambda encoder, batch: forgotten(encoder(batch[0])))
+    with torch.inference_mode():
+        toy.encode(toy.pretrained.encoder, (toys.X, toys.Y))
+    with heard() as messages:
+        toys.gradient(toy)
+    assert any("encode depends on a parameter" in message for message in messages)
+
+
+def normed(norm: nn.Module) -> Any:
+    """Run meta-PT with noise of a learned size before an encoder with a norm."""
+
+    def pretrain_loss(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+        noisy = batch[0] + meta["w"].exp().sum() * draw(3, *batch[0].shape)
+        return toys.pretrain_loss(encoder, head, {"w": torch.zeros(2, dtype=DTYPE)}, (noisy, batch[1]))
+
+    toy = toys.problem(nn.Sequential(norm, toys.linear(10)), pretrain_loss=pretrain_loss)
+    return toys.loop(toy).run
+
+
+statistics = warned("BatchNorm whose running statistics depend on the hyperparameters", "BatchNorm", "constants")
+
+
+def test_statistics_that_depend_on_the_hyperparameters() -> None:
+    statistics(normed(nn.BatchNorm1d(3, dtype=DTYPE)))()
+    with heard() as messages:
+        normed(nn.LayerNorm(3, dtype=DTYPE))()
+        normed(nn.BatchNorm1d(3, dtype=DTYPE, track_running_stats=False))()
+        toys.loop(toys.problem(nn.Sequential(nn.BatchNorm1d(3, dtype=DTYPE), toys.linear(10)))).run()
+    assert not messages
+
+
 class Graph(nn.Module):
     """Adds the neighbours' features by an adjacency that is sparse."""
 
@@ -299,6 +359,9 @@ def test_sparse_tensors_among_buffers_and_in_minibatches(layout: str) -> None:
         return toys.gradient(toy, (x, y), pretrain_batch=(x, y, matrix), inverse=Identity())
 
     torch.testing.assert_close(pretrained(adjacency), pretrained(dense))
+    loaded = Graph(2 * adjacency)
+    Pretrained.from_modules(Graph(adjacency), nn.Identity()).load_into(loaded, nn.Identity())
+    assert torch.equal(loaded.adjacency.to_dense(), dense)
 
 
 @pytest.mark.parametrize(
