@@ -35,6 +35,9 @@ COLOURS = {"+": 32, "-": 31, "?": 33, "*": 36, "x": 34, "~": 2, "<": 2, "!": 35,
 MOST = 12
 """Claims of a domain that are shown; the others are only counted."""
 
+COLLECTED = {"claims": "claims.csv", "metrics": "metrics.csv", "table_md": "table.md"}
+"""Files of an experiment that are collected with those of all others, by their names in the record of that job."""
+
 Claim = dict[str, str]
 
 
@@ -66,18 +69,25 @@ def summary(results: Path, colours: bool) -> str:
 
 
 def older(results: Path) -> list[str]:
-    """Return lines that say which experiments have other claims than those of a results folder and its page.
+    """Return lines that name the experiments that a results folder's claims and page lack, or have as they were before.
 
     A run of one experiment alone, as of an ablation, makes neither of the two anew.
     """
-    if not (results / "run.json").is_file():
+    record, both = results / "run.json", "claims.csv and index.html"
+    if not record.is_file():
         return []
-    known = read_record(results / "run.json", "sha256")["sha256"]["inputs"]
-    own = {"_".join(path.parts[-3:-1]): path for path in results.glob("*/*/claims.csv")}
-    later = [name for name, path in own.items() if known.get(f"{name}/claims") != sha256(path)]
-    names = ", ".join(sorted(later))
-    text = f"older:  claims.csv and index.html are older than {names}; snakemake without a target makes them anew"
-    return wrapped(text, "        ") if later else []
+    known = read_record(record, "sha256")["sha256"]["inputs"]
+    lacking, later = [], []
+    for path in sorted(results.glob("*/*/claims.csv")):
+        name = "_".join(path.parts[-3:-1])
+        sums = {path.with_name(file): known.get(f"{name}/{what}") for what, file in COLLECTED.items()}
+        if not any(sums.values()):
+            lacking.append(name)
+        elif any(file.is_file() and sha256(file) != collected for file, collected in sums.items()):
+            later.append(name)
+    lack = f"lacks:  {both} lack {', '.join(lacking)}; snakemake without a target adds what its config has"
+    text = f"older:  {both} are older than {', '.join(later)}; snakemake without a target makes them anew"
+    return [*wrapped(lack if lacking else "", "        "), *wrapped(text if later else "", "        ")]
 
 
 def read_claims(path: Path) -> list[Claim]:

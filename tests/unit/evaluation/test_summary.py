@@ -135,16 +135,35 @@ def test_the_last_results_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             find(name, Path("results/tour"))
 
 
-def test_an_experiment_whose_claims_are_not_those_of_the_page_is_named(tmp_path: Path) -> None:
-    folder = results(tmp_path, claim("ecg_cost", "meta is cheap"))
-    names = "ecg_cost", "ecg_full_access"
-    made = {name: results(folder / name.replace("_", "/", 1)) / "claims.csv" for name in names}
-    known = {f"{name}/claims": sha256(path) for name, path in made.items()}
+def collected(folder: Path, *names: str) -> dict[str, Path]:
+    """Write results folders of experiments and the record of their collection, and return their folders."""
+    results(folder, claim("ecg_cost", "meta is cheap"))
+    made = {name: results(folder / name.replace("_", "/", 1)) for name in names}
+    files = {"claims": "claims.csv", "metrics": "metrics.csv", "table_md": "table.md"}
+    for own in made.values():
+        (own / "metrics.csv").touch()
+        (own / "table.md").touch()
+    known = {f"{name}/{what}": sha256(own / file) for name, own in made.items() for what, file in files.items()}
     (folder / "run.json").write_text(json.dumps({"sha256": {"inputs": known}}))
-    os.utime(made["ecg_cost"], (1e9, 1e9))  # made again, with the same claims
-    assert "older" not in summary(folder, colours=False)
-    results(made["ecg_full_access"].parent, claim("ecg_full_access", "meta is better"))
-    assert "older than ecg_full_access; snakemake without a target" in " ".join(summary(folder, False).split())
+    return made
+
+
+@pytest.mark.parametrize("file", ["claims.csv", "metrics.csv", "table.md"])
+def test_an_experiment_that_is_not_what_the_page_shows_is_named(tmp_path: Path, file: str) -> None:
+    made = collected(tmp_path, "ecg_cost", "ecg_full_access")
+    os.utime(made["ecg_cost"] / file, (4e9, 4e9))  # made again, or copied
+    assert "older" not in summary(tmp_path, colours=False)
+    with (made["ecg_full_access"] / file).open("a") as opened:
+        opened.write("an arm more")
+    assert "older than ecg_full_access; snakemake without a target" in " ".join(summary(tmp_path, False).split())
+
+
+def test_an_experiment_that_was_not_collected_is_not_called_newer(tmp_path: Path) -> None:
+    collected(tmp_path, "ecg_cost")
+    results(tmp_path / "mnist/bptt")
+    text = " ".join(summary(tmp_path, colours=False).split())
+    assert "older" not in text
+    assert "claims.csv and index.html lack mnist_bptt; snakemake without a target adds what its config has" in text
 
 
 def test_each_arm_stands_above_its_differences_to_controls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
