@@ -76,7 +76,10 @@ def older(results: Path) -> list[str]:
     record, both = results / "run.json", "claims.csv and index.html"
     if not record.is_file():
         return []
-    known = read_record(record, "sha256")["sha256"]["inputs"]
+    try:
+        known = dict(read_record(record, "sha256")["sha256"]["inputs"])
+    except (DataError, KeyError, TypeError, ValueError):
+        return wrapped(f"older:  whether {both} are up to date can't be told: {record} is damaged", "        ")
     lacking, later = [], []
     for path in sorted(results.glob("*/*/claims.csv")):
         name = "_".join(path.parts[-3:-1])

@@ -166,6 +166,15 @@ def test_an_experiment_that_was_not_collected_is_not_called_newer(tmp_path: Path
     assert "claims.csv and index.html lack mnist_bptt; snakemake without a target adds what its config has" in text
 
 
+@pytest.mark.parametrize("record", ["{", "[]", "{}", '{"sha256": {}}', '{"sha256": {"inputs": 1}}', "\udcff"])
+def test_a_damaged_record_hides_no_claims(tmp_path: Path, record: str) -> None:
+    own = written(collected(tmp_path, "ecg_cost")["ecg_cost"])
+    (tmp_path / "run.json").write_text(record, errors="surrogateescape")
+    for text in (summary(tmp_path, colours=False), experiment_text(own)):
+        assert "whether claims.csv and index.html are up to date can't be told" in " ".join(text.split())
+        assert max(map(len, text.splitlines())) <= WIDTH
+
+
 def test_each_arm_stands_above_its_differences_to_controls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = experiment_text(written(tmp_path / "mnist/rotation_mean"))
     lines = text.splitlines()
