@@ -115,17 +115,21 @@ def locked(path: Path) -> Iterator[None]:
     """Wait until no other process holds the lock of a file, where the file system has locks, and hold it."""
     import fcntl  # which Windows lacks
 
-    lock = path.with_name(f".{path.name}.lock")
-    with explained(path, lock):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        number = os.open(lock, os.O_WRONLY | os.O_CREAT, 0o666)
-    try:
-        with suppress(OSError):
-            fcntl.flock(number, fcntl.LOCK_EX)
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-        os.close(number)
+    lock, held = path.with_name(f".{path.name}.lock"), False
+    while not held:
+        with explained(path, lock):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            file = lock.open("ab")
+        with file:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):  # it was removed by who held it, and there may be another one
+                held = os.path.samestat(os.fstat(file.fileno()), lock.stat())
+            if held:
+                try:
+                    yield
+                finally:
+                    lock.unlink(missing_ok=True)
 
 
 def move_into_place(temporary: Path, path: Path) -> None:

@@ -9,7 +9,9 @@ import os
 import re
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import torch
 
 from metapt.engine import records
 from metapt.errors import DataError, MachineError
-from metapt.files import atomic_path, readable, sha256
+from metapt.files import atomic_path, locked, readable, sha256
 
 Write = Callable[[Path], Any]
 
@@ -163,6 +165,24 @@ def test_read_only_folder(tmp_path: Path) -> None:
             _save(tmp_path / "new" / "file", Path.touch)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_one_at_a_time_holds_the_lock_of_a_file(tmp_path: Path) -> None:
+    inside: list[int] = []
+    counts: list[int] = []
+
+    def hold(number: int) -> None:
+        for _ in range(5):
+            with locked(tmp_path / "file"):
+                inside.append(number)
+                time.sleep(0.005)
+                counts.append(len(inside))
+                inside.remove(number)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(hold, range(3)))
+    assert counts == [1] * 15
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_sum_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
