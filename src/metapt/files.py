@@ -119,7 +119,7 @@ def locked(path: Path) -> Iterator[None]:
     while not held:
         with explained(path, lock):
             lock.parent.mkdir(parents=True, exist_ok=True)
-            file = lock.open("ab")
+            file = _opened(lock)
         with file:
             with suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -129,7 +129,18 @@ def locked(path: Path) -> Iterator[None]:
                 try:
                     yield
                 finally:
-                    lock.unlink(missing_ok=True)
+                    with suppress(OSError):
+                        lock.unlink()
+
+
+def _opened(lock: Path) -> io.BufferedIOBase:
+    """Open a lock file, made where there is none. One that another user has left may allow reading only."""
+    try:
+        return lock.open("ab")  # over NFS only a file that is open for writing can be locked
+    except PermissionError:
+        with suppress(FileNotFoundError):
+            return lock.open("rb")
+        raise
 
 
 def move_into_place(temporary: Path, path: Path) -> None:

@@ -185,6 +185,28 @@ def test_one_at_a_time_holds_the_lock_of_a_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def plain_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Be a user in a folder of his own, who may not write all files as root may."""
+    monkeypatch.chdir(tmp_path)  # for relative paths, since the folders above it are closed to others
+    user = os.geteuid()
+    os.chown(tmp_path, user or 65534, -1)
+    os.seteuid(user or 65534)
+    yield
+    os.seteuid(user)
+
+
+@pytest.mark.usefixtures("plain_user")
+def test_a_lock_that_another_user_has_left_is_taken() -> None:
+    Path(".file.lock").touch(0o444)
+    with locked(Path("file")):
+        assert os.listdir() == [".file.lock"]
+    Path().chmod(0o555)
+    with pytest.raises(MachineError, match=r"file can't be written \(Permission denied\)"), locked(Path("file")):
+        pass
+    assert os.listdir() == []
+
+
 def test_the_sum_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     with pytest.raises(DataError, match="/file is missing: make it again"):
