@@ -7,6 +7,7 @@ import errno
 import gzip
 import hashlib
 import io
+import logging
 import os
 import secrets
 import shutil
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from metapt.errors import DataError, MachineError
+
+log = logging.getLogger(__name__)
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _NO_ROOM = 4096  # bytes; less than one block
@@ -122,7 +125,11 @@ def locked(path: Path) -> Iterator[None]:
             file = _opened(lock)
         with file:
             with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    log.warning("%s is being fetched by another process; this one waits for it", path)
+                    fcntl.flock(file, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):  # it was removed by who held it, and there may be another one
                 held = os.path.samestat(os.fstat(file.fileno()), lock.stat())
             if held:
