@@ -35,9 +35,6 @@ COLOURS = {"+": 32, "-": 31, "?": 33, "*": 36, "x": 34, "~": 2, "<": 2, "!": 35,
 MOST = 12
 """Claims of a domain that are shown; the others are only counted."""
 
-COLLECTED = {"claims": "claims.csv", "metrics": "metrics.csv", "table_md": "table.md"}
-"""Files of an experiment that are collected with those of all others, by their names in the record of that job."""
-
 Claim = dict[str, str]
 
 
@@ -60,7 +57,7 @@ def summary(results: Path, colours: bool) -> str:
         lines += ["", *about(domain, [claim for claim in claims if _domain(claim) == domain])]
     if colours:
         lines = [f"\033[{COLOURS[line[2]]}m{line}\033[0m" if line[2:3] in COLOURS else line for line in lines]
-    lines += ["", *older(results), "mean ± standard error (replicates, mostly PT seeds)"]
+    lines += ["", *lacking(results), "mean ± standard error (replicates, mostly PT seeds)"]
     lines += wrapped(f"all on one page: {results}/index.html", "        ")
     lines += wrapped(f"tables: {results}/headline.md, {results}/*/*/table.md", "        ")
     report = results / "report.html"
@@ -68,8 +65,8 @@ def summary(results: Path, colours: bool) -> str:
     return "\n".join(lines)
 
 
-def older(results: Path) -> list[str]:
-    """Return lines that name the experiments that a results folder's claims and page lack, or have as they were before.
+def lacking(results: Path) -> list[str]:
+    """Return lines that name the experiments that a results folder's claims and page do not show as they are now.
 
     A run of one experiment alone, as of an ablation, makes neither of the two anew.
     """
@@ -77,20 +74,14 @@ def older(results: Path) -> list[str]:
     if not record.is_file():
         return []
     try:
-        known = dict(read_record(record, "sha256")["sha256"]["inputs"])
-    except (DataError, KeyError, TypeError, ValueError):
-        return wrapped(f"older:  whether {both} are up to date can't be told: {record} is damaged", "        ")
-    lacking, later = [], []
-    for path in sorted(results.glob("*/*/claims.csv")):
-        name = "_".join(path.parts[-3:-1])
-        sums = {path.with_name(file): known.get(f"{name}/{what}") for what, file in COLLECTED.items()}
-        if not any(sums.values()):
-            lacking.append(name)
-        elif any(file.is_file() and sha256(file) != collected for file, collected in sums.items()):
-            later.append(name)
-    lack = f"lacks:  {both} lack {', '.join(lacking)}; snakemake without a target adds what its config has"
-    text = f"older:  {both} are older than {', '.join(later)}; snakemake without a target makes them anew"
-    return [*wrapped(lack if lacking else "", "        "), *wrapped(text if later else "", "        ")]
+        paths, sums = read_record(record, "inputs", "sha256").values()
+        known = {results.joinpath(*Path(path).parts[-3:]): sums["inputs"][name] for name, path in paths.items()}
+    except (DataError, AttributeError, LookupError, TypeError):
+        return wrapped(f"lacks:  whether {both} are up to date can't be told from {record}", "        ")
+    made = {path for path in [*known, *results.glob("*/*/claims.csv")] if path.is_file()}
+    names = {"_".join(path.parts[-3:-1]) for path in made if known.get(path) != sha256(path)}
+    about = f"lack {', '.join(sorted(names))} as it is now; snakemake without a target adds what its config has"
+    return wrapped(f"lacks:  {both} {about}" if names else "", "        ")
 
 
 def read_claims(path: Path) -> list[Claim]:
@@ -170,7 +161,7 @@ def experiment_text(folder: Path, differences: pd.DataFrame | None = None) -> st
     lines += wrapped(f"tables: {folder}/table.md (.csv, .tex, .html), differences.csv", "        ")
     lines += wrapped(f"figure: {folder}/figure.png (.svg)", "        ")
     lines += wrapped(f"runs: {folder}/run.json", "        ")
-    return "\n".join([*lines, *older(folder.parents[1])])
+    return "\n".join([*lines, *lacking(folder.parents[1])])
 
 
 def _arms(table: pd.DataFrame, differences: pd.DataFrame) -> Iterator[str]:

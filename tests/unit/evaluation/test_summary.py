@@ -135,44 +135,36 @@ def test_the_last_results_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             find(name, Path("results/tour"))
 
 
-def collected(folder: Path, *names: str) -> dict[str, Path]:
-    """Write results folders of experiments and the record of their collection, and return their folders."""
-    results(folder, claim("ecg_cost", "meta is cheap"))
-    made = {name: results(folder / name.replace("_", "/", 1)) for name in names}
-    files = {"claims": "claims.csv", "metrics": "metrics.csv", "table_md": "table.md"}
-    for own in made.values():
-        (own / "metrics.csv").touch()
-        (own / "table.md").touch()
-    known = {f"{name}/{what}": sha256(own / file) for name, own in made.items() for what, file in files.items()}
-    (folder / "run.json").write_text(json.dumps({"sha256": {"inputs": known}}))
-    return made
+def collected(folder: Path, *names: str) -> Path:
+    """Write experiments, and a results folder with the record of their collection."""
+    paths = [results(folder / name) / file for name in names for file in ("claims.csv", "metrics.csv", "table.md")]
+    for path in paths:
+        path.touch()
+    inputs, sums = ({str(path): each(path) for path in paths} for each in (str, sha256))
+    (folder / "run.json").write_text(json.dumps({"inputs": inputs, "sha256": {"inputs": sums}}))
+    return results(folder, claim("ecg_cost", "meta is cheap"))
 
 
 @pytest.mark.parametrize("file", ["claims.csv", "metrics.csv", "table.md"])
-def test_an_experiment_that_is_not_what_the_page_shows_is_named(tmp_path: Path, file: str) -> None:
-    made = collected(tmp_path, "ecg_cost", "ecg_full_access")
-    os.utime(made["ecg_cost"] / file, (4e9, 4e9))  # made again, or copied
-    assert "older" not in summary(tmp_path, colours=False)
-    with (made["ecg_full_access"] / file).open("a") as opened:
+def test_an_experiment_that_is_not_on_the_page_as_it_is_now_is_named(tmp_path: Path, file: str) -> None:
+    folder = collected(tmp_path / "here", "ecg/cost", "ecg/full_access").rename(tmp_path / "moved")
+    os.utime(folder / "ecg/cost/claims.csv", (4e9, 4e9))  # made again, or copied
+    assert "as it is now" not in summary(folder, colours=False)
+    with (folder / "ecg/full_access" / file).open("a") as opened:
         opened.write("an arm more")
-    assert "older than ecg_full_access; snakemake without a target" in " ".join(summary(tmp_path, False).split())
+    results(folder / "mnist/bptt")
+    text = " ".join(summary(folder, colours=False).split())
+    assert "index.html lack ecg_full_access, mnist_bptt as it is now; snakemake without a target adds" in text
 
 
-def test_an_experiment_that_was_not_collected_is_not_called_newer(tmp_path: Path) -> None:
-    collected(tmp_path, "ecg_cost")
-    results(tmp_path / "mnist/bptt")
-    text = " ".join(summary(tmp_path, colours=False).split())
-    assert "older" not in text
-    assert "claims.csv and index.html lack mnist_bptt; snakemake without a target adds what its config has" in text
-
-
-@pytest.mark.parametrize("record", ["{", "[]", "{}", '{"sha256": {}}', '{"sha256": {"inputs": 1}}', "\udcff"])
+@pytest.mark.parametrize(
+    "record", ["{", "[]", "{}", '{"inputs": {"a": "b"}, "sha256": {}}', '{"inputs": 1, "sha256": 1}']
+)
 def test_a_damaged_record_hides_no_claims(tmp_path: Path, record: str) -> None:
-    own = written(collected(tmp_path, "ecg_cost")["ecg_cost"])
-    (tmp_path / "run.json").write_text(record, errors="surrogateescape")
+    own = written(collected(tmp_path, "ecg/cost") / "ecg/cost")
+    (tmp_path / "run.json").write_text(record)
     for text in (summary(tmp_path, colours=False), experiment_text(own)):
         assert "whether claims.csv and index.html are up to date can't be told" in " ".join(text.split())
-        assert max(map(len, text.splitlines())) <= WIDTH
 
 
 def test_each_arm_stands_above_its_differences_to_controls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
