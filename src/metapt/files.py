@@ -103,10 +103,9 @@ def explained(path: Path, temporary: Path, needs: int | None = None) -> Iterator
         if cause is None:
             raise
         reason = cause.strerror or cause
-        if cause.filename and Path(os.fsdecode(cause.filename)) not in {path, temporary, *temporary.parents}:
-            raise MachineError(
-                f"{path} can't be written, because {os.fsdecode(cause.filename)} can't be used ({reason})."
-            ) from error
+        other = os.fsdecode(cause.filename or path)
+        if Path(other) not in {path, temporary, *temporary.parents}:
+            raise MachineError(f"{path} can't be written, because {other} can't be used ({reason}).") from error
         raise MachineError(
             f"{path} can't be written ({reason}): check that the disk works and that this user has the right to write "
             "there, or name another folder in the config."
@@ -122,7 +121,12 @@ def locked(path: Path) -> Iterator[None]:
     while not held:
         with explained(path, lock):
             lock.parent.mkdir(parents=True, exist_ok=True)
-            file = _opened(lock)
+            try:
+                file: io.BufferedIOBase = lock.open("ab")  # over NFS no other one can be locked
+            except PermissionError:
+                if not lock.exists():
+                    raise
+                file = lock.open("rb")  # of another user who has left it
         with file:
             with suppress(OSError):
                 try:
@@ -138,16 +142,6 @@ def locked(path: Path) -> Iterator[None]:
                 finally:
                     with suppress(OSError):
                         lock.unlink()
-
-
-def _opened(lock: Path) -> io.BufferedIOBase:
-    """Open a lock file, made where there is none. One that another user has left may allow reading only."""
-    try:
-        return lock.open("ab")  # over NFS only a file that is open for writing can be locked
-    except PermissionError:
-        with suppress(FileNotFoundError):
-            return lock.open("rb")
-        raise
 
 
 def move_into_place(temporary: Path, path: Path) -> None:
@@ -215,6 +209,5 @@ def _full_disk(path: Path, temporary: Path, needs: int | None) -> MachineError:
         temporary.unlink()
     return MachineError(
         f"{path} could not be written, because the disk is full or a quota is used up: it needs {need}, and "
-        f"{readable(available)} are available there; make room, or name a folder on another disk "
-        "in the config."
+        f"{readable(available)} are available there; make room, or name a folder on another disk in the config."
     )
