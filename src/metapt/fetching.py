@@ -17,7 +17,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from io import BufferedRandom, BufferedReader, BytesIO
@@ -181,7 +181,11 @@ def run(settings: Download, inputs: dict[str, Path], outputs: dict[str, Path], m
 
     Raises DataError if no place has a complete file, and MachineError if none could be reached.
     """
-    asyncio.run(_fetch_all(settings, {path.name: path for path in outputs.values()}))
+    paths = {path.name: path for path in outputs.values()}
+    with ExitStack() as locks:  # taken before the event loop, in which Ctrl-C would not end a wait
+        for name in sorted(paths.keys() & settings.source.files.keys()):
+            locks.enter_context(locked(paths[name]))  # all continue the same part of it
+        asyncio.run(_fetch_all(settings, paths))
 
 
 async def _fetch_all(settings: Download, paths: dict[str, Path]) -> None:
@@ -190,9 +194,7 @@ async def _fetch_all(settings: Download, paths: dict[str, Path]) -> None:
     async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT) as client:
         fetcher = _Fetcher(source, settings.mirrors, client)
         for name in [name for name in paths if name in source.files]:
-            path = paths.pop(name)
-            with locked(path):  # all continue the same part of it
-                await fetcher.fetch(name, source.files[name], path)
+            await fetcher.fetch(name, source.files[name], paths.pop(name))
         if source.listed is not None and paths:
             await fetcher.fetch_listed(source.listed, paths)
 

@@ -7,6 +7,7 @@ import errno
 import gzip
 import hashlib
 import io
+import logging
 import os
 import secrets
 import shutil
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from metapt.errors import DataError, MachineError
+
+log = logging.getLogger(__name__)
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _NO_ROOM = 4096  # bytes; less than one block
@@ -100,10 +103,9 @@ def explained(path: Path, temporary: Path, needs: int | None = None) -> Iterator
         if cause is None:
             raise
         reason = cause.strerror or cause
-        if cause.filename and Path(os.fsdecode(cause.filename)) not in {path, temporary, *temporary.parents}:
-            raise MachineError(
-                f"{path} can't be written, because {os.fsdecode(cause.filename)} can't be used ({reason})."
-            ) from error
+        other = os.fsdecode(cause.filename or path)
+        if Path(other) not in {path, temporary, *temporary.parents}:
+            raise MachineError(f"{path} can't be written, because {other} can't be used ({reason}).") from error
         raise MachineError(
             f"{path} can't be written ({reason}): check that the disk works and that this user has the right to write "
             "there, or name another folder in the config."
@@ -115,17 +117,31 @@ def locked(path: Path) -> Iterator[None]:
     """Wait until no other process holds the lock of a file, where the file system has locks, and hold it."""
     import fcntl  # which Windows lacks
 
-    lock = path.with_name(f".{path.name}.lock")
-    with explained(path, lock):
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        number = os.open(lock, os.O_WRONLY | os.O_CREAT, 0o666)
-    try:
-        with suppress(OSError):
-            fcntl.flock(number, fcntl.LOCK_EX)
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-        os.close(number)
+    lock, held = path.with_name(f".{path.name}.lock"), False
+    while not held:
+        with explained(path, lock):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                file: io.BufferedIOBase = lock.open("ab")  # over NFS no other one can be locked
+            except PermissionError:
+                if not lock.exists():
+                    raise
+                file = lock.open("rb")  # of another user who has left it
+        with file:
+            with suppress(OSError):
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    log.warning("%s is being fetched by another process; this one waits for it", path)
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):  # it was removed by who held it, and there may be another one
+                held = os.path.samestat(os.fstat(file.fileno()), lock.stat())
+            if held:
+                try:
+                    yield
+                finally:
+                    with suppress(OSError):
+                        lock.unlink()
 
 
 def move_into_place(temporary: Path, path: Path) -> None:
@@ -193,6 +209,5 @@ def _full_disk(path: Path, temporary: Path, needs: int | None) -> MachineError:
         temporary.unlink()
     return MachineError(
         f"{path} could not be written, because the disk is full or a quota is used up: it needs {need}, and "
-        f"{readable(available)} are available there; make room, or name a folder on another disk "
-        "in the config."
+        f"{readable(available)} are available there; make room, or name a folder on another disk in the config."
     )

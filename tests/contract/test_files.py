@@ -9,7 +9,9 @@ import os
 import re
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import torch
 
 from metapt.engine import records
 from metapt.errors import DataError, MachineError
-from metapt.files import atomic_path, readable, sha256
+from metapt.files import atomic_path, locked, readable, sha256
 
 Write = Callable[[Path], Any]
 
@@ -163,6 +165,35 @@ def test_read_only_folder(tmp_path: Path) -> None:
             _save(tmp_path / "new" / "file", Path.touch)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_one_at_a_time_holds_the_lock_of_a_file(tmp_path: Path) -> None:
+    def hold(_: int) -> None:
+        with locked(tmp_path / "file"):
+            (tmp_path / "alone").mkdir()
+            time.sleep(0.005)
+            (tmp_path / "alone").rmdir()
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(hold, range(15)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_another_user_has_left_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # for relative paths, since the folders above it are closed to others
+    Path(".file.lock").touch(0o444)
+    user = os.geteuid()
+    os.chown(tmp_path, user or 65534, -1)
+    os.seteuid(user or 65534)  # root may write all files
+    try:
+        with locked(Path("file")):
+            assert os.listdir() == [".file.lock"]
+        Path().chmod(0o555)
+        with pytest.raises(MachineError, match=r"\(Permission denied\)"), locked(Path("file")):
+            pass
+    finally:
+        os.seteuid(user)
+    assert os.listdir() == []
 
 
 def test_the_sum_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

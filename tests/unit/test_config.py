@@ -32,8 +32,8 @@ WRONG: list[tuple[str, int | None, str]] = [
     ("mnist:\n\tsource: digits", 0, " is not YAML: while scanning for the next token found character '\\t'"),
     ("mnist: \x80", 0, " is not YAML: "),
     ("mnist: !!python/object/apply:os.system ['false']", 0, " is not YAML: could not determine a constructor"),
-    ("[" * 600, 0, " is not YAML that can be read: it is nested too deeply, or an alias ref"),
-    ("mnist: &a {rotation_mean: *a}", 0, " is not YAML that can be read: it is nested too deeply, or an alias ref"),
+    ("[" * 600, 0, " is not YAML: nested too deeply, or an alias ref"),
+    ("mnist: &a {rotation_mean: *a}", 0, " is not YAML: nested too deeply, or an alias ref"),
     ("mnist:\n  source: digits\n  source: mnist", 3, "the key mnist.source is there twice (line 2 has it too)."),
     ("[1, 2]: 3", 0, " is not YAML: while constructing a mapping found unhashable key in"),
     # Keys.
@@ -101,30 +101,18 @@ WRONG: list[tuple[str, int | None, str]] = [
     ("data: {mirrors: ['ftp://host/x']}", 1, "data.mirrors.0: legal are a folder, file:///folder, http"),
     # Arms.
     ("mnist: {bptt: {arms: {new: {mean: 3}}}}", 1, "mnist.bptt.arms.new.method is missing; legal: meta, bptt, fixed."),
-    (
-        "mnist: {bptt: {arms: {new: {method: fixd}}}}", 1,
-        "mnist.bptt.arms.new.method is 'fixd' (did you mean 'fixed'?); legal: meta, bptt, fixed.",
-    ),
+    ("mnist: {bptt: {arms: {new: {method: fixd}}}}", 1, "mnist.bptt.arms.new.method is 'fixd' (did you mean 'fixed'?"),
     (
         "mnist:\n  bptt:\n    arms:\n      k5: {extends: mata}", 4,
         "mnist.bptt.arms.k5.extends is 'mata', which is no arm there (did you mean 'meta'?); legal: bptt, meta, bptt_l",
     ),
-    (
-        "ecg: {arms: {a: {extends: b}, b: {extends: a}}}", 1,
-        "ecg.arms.a.extends runs in a circle: a -> b -> a.",
-    ),
+    ("ecg: {arms: {a: {extends: b}, b: {extends: a}}}", 1, "ecg.arms.a.extends runs in a circle: a -> b -> a."),
     ("ecg: {arms: {mta: false}}", 1, "ecg.arms.mta is false, but no default arm has that name (did you mean 'meta'?)."),
     ("ecg: {arms: {a b: {extends: meta}}}", 1, "ecg.arms has an arm 'a b'; a name is made of letters, digits, - an"),
     # Keys that are legal one by one.
     ("mnist: {headroom: {mean: [180, 0]}}", 1, "mnist.headroom.mean: 180 is not below 0; a range begins with its"),
-    (
-        "mnist:\n  bptt: {target: 60}", 1,
-        "mnist: bptt.arms.optimal_augmentation.mean is 90, and target is 60; legal: 60.",
-    ),
-    (
-        "mnist: {bptt: {arms: {bptt: {budget_of: mta}}}}", 1,
-        "mnist: bptt.arms.bptt.budget_of is 'mta', which is no arm; legal: bptt, meta",
-    ),
+    ("mnist:\n  bptt: {target: 60}", 1, "mnist: bptt.arms.optimal_augmentation.mean is 90, and target is 60; legal"),
+    ("mnist: {bptt: {arms: {bptt: {budget_of: mta}}}}", 1, "mnist: bptt.arms.bptt.budget_of is 'mta', which is no ar"),
     (
         "ecg: {full_access: {arms: [meta, simclr]}, arms: {meta: {controls: {simlr: []}}}}", 1,
         "ecg: arms.meta.controls.simlr is no arm; legal: no_pt, simclr, ",
@@ -239,8 +227,11 @@ def test_an_arm_says_only_what_differs() -> None:
 
 def test_the_settings_of_an_optimiser_are_not_joined() -> None:
     text = "ecg: {arms: {one: {extends: meta-stable, meta_optimizer: SGD, meta_settings: {momentum: 0.5}}, "
-    arms = read(text + "two: {extends: one, meta_settings: {}}}}").ecg.arms
-    assert [arms[name].meta_settings for name in ("one", "two")] == [{"momentum": 0.5}, {}]
+    text += "two: {extends: one, meta_settings: {}}, same: {extends: one, meta_optimizer: SGD}, "
+    text += "other: {extends: one, meta_optimizer: Adam}, adam: {extends: meta-stable, meta_optimizer: Adam}}}"
+    found = {name: arm.meta_settings for name, arm in read(text).ecg.arms.items() if hasattr(arm, "meta_settings")}
+    assert (found["one"], found["two"], found["same"], found["other"]) == ({"momentum": 0.5}, {}, found["one"], {})
+    assert found["adam"] == found["meta-stable"] == {"betas": [0.8, 0.9]}
 
 
 def test_an_arm_of_another_kind_takes_nothing_over() -> None:

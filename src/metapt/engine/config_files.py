@@ -50,8 +50,7 @@ def read(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> tup
     places: Places = {}
     for path in paths:
         merged = merge(merged, _content(path, places))
-    if changes:
-        merged = merge(merged, _typed(changes, (), places))
+    merged = merge(merged, _typed(changes or {}, (), places))
     if "results" not in merged:
         names = " ".join(_short(path) for path in paths)
         raise ConfigError(
@@ -88,17 +87,21 @@ def _short(path: Path) -> str:
 
 
 _REPLACED = "meta_settings", "meta_groups"
+_OPTIMIZER = "Adam"  # of an arm that names none
 
 
 def merge(base: Any, change: Any) -> Any:
     """Return `base` with `change` merged into it, key by key.
 
-    A section of another kind replaces that of `base`; so do the settings of an optimiser, which are no section.
+    A section of another kind replaces that of `base`; so do the settings of an optimiser, which are no section. Those
+    of `base` are not for another optimiser.
     """
     if not isinstance(base, dict) or not isinstance(change, dict):
         return change
     if any(base.get(tag) != change[tag] for tag in TAGS if tag in base and tag in change):
         return change
+    if change.get("meta_optimizer", own := base.get("meta_optimizer", _OPTIMIZER)) != own:
+        base = {key: value for key, value in base.items() if key != "meta_settings"}
     return base | {key: value if key in _REPLACED else merge(base.get(key), value) for key, value in change.items()}
 
 
@@ -126,14 +129,11 @@ def _content(path: Path, places: Places) -> dict[str, Any]:
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{name} must be a section (keys with values), as config/README.md shows.")
         _note(node, (), name, places)
-        found: dict[str, Any] = loader.construct_document(node)
-        return found
+        return dict(loader.construct_document(node))
     except OSError as error:
         raise ConfigError(f"{name} can't be read: {error.strerror}.") from error
     except RecursionError as error:
-        raise ConfigError(
-            f"{name} is not YAML that can be read: it is nested too deeply, or an alias refers to itself."
-        ) from error
+        raise ConfigError(f"{name} is not YAML: nested too deeply, or an alias refers to itself.") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: of bytes that are no text, or of thousands of digits
         raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}.") from error
 

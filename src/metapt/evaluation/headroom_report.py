@@ -62,6 +62,9 @@ def check(rows: pd.DataFrame, where: str = "the table of runs") -> pd.DataFrame:
     again = rows[rows.duplicated(RUN[:-2])]
     if len(again):
         run = ", ".join(f"{name} {again.iloc[0][name]}" for name in RUN[:-2])
+        if again.iloc[0]["setting"] == REFERENCE and not rows.duplicated().any():
+            why = "another kind of machine, or other code, has made the second ones: make both draws in one place"
+            raise DataError(f"{where} have other results of the reference run {run}; {why}.")
         raise DataError(f"{where} has a run twice: {run}; name each file once, and each seed in one file.")
     return rows
 

@@ -57,7 +57,7 @@ def summary(results: Path, colours: bool) -> str:
         lines += ["", *about(domain, [claim for claim in claims if _domain(claim) == domain])]
     if colours:
         lines = [f"\033[{COLOURS[line[2]]}m{line}\033[0m" if line[2:3] in COLOURS else line for line in lines]
-    lines += ["", *older(results), "mean ± standard error (replicates, mostly PT seeds)"]
+    lines += ["", *lacking(results), "mean ± standard error (replicates, mostly PT seeds)"]
     lines += wrapped(f"all on one page: {results}/index.html", "        ")
     lines += wrapped(f"tables: {results}/headline.md, {results}/*/*/table.md", "        ")
     report = results / "report.html"
@@ -65,19 +65,23 @@ def summary(results: Path, colours: bool) -> str:
     return "\n".join(lines)
 
 
-def older(results: Path) -> list[str]:
-    """Return lines that say which experiments have other claims than those of a results folder and its page.
+def lacking(results: Path) -> list[str]:
+    """Return lines that name the experiments that a results folder's claims and page do not show as they are now.
 
     A run of one experiment alone, as of an ablation, makes neither of the two anew.
     """
-    if not (results / "run.json").is_file():
+    record, both = results / "run.json", "claims.csv and index.html"
+    if not record.is_file():
         return []
-    known = read_record(results / "run.json", "sha256")["sha256"]["inputs"]
-    own = {"_".join(path.parts[-3:-1]): path for path in results.glob("*/*/claims.csv")}
-    later = [name for name, path in own.items() if known.get(f"{name}/claims") != sha256(path)]
-    names = ", ".join(sorted(later))
-    text = f"older:  claims.csv and index.html are older than {names}; snakemake without a target makes them anew"
-    return wrapped(text, "        ") if later else []
+    try:
+        paths, sums = read_record(record, "inputs", "sha256").values()
+        known = {results.joinpath(*Path(path).parts[-3:]): sums["inputs"][name] for name, path in paths.items()}
+    except (DataError, AttributeError, LookupError, TypeError):
+        return wrapped(f"lacks:  whether {both} are up to date can't be told from {record}", "        ")
+    made = {path for path in [*known, *results.glob("*/*/claims.csv")] if path.is_file()}
+    names = {"_".join(path.parts[-3:-1]) for path in made if known.get(path) != sha256(path)}
+    about = f"lack {', '.join(sorted(names))} as it is now; snakemake without a target adds what its config has"
+    return wrapped(f"lacks:  {both} {about}" if names else "", "        ")
 
 
 def read_claims(path: Path) -> list[Claim]:
@@ -157,7 +161,7 @@ def experiment_text(folder: Path, differences: pd.DataFrame | None = None) -> st
     lines += wrapped(f"tables: {folder}/table.md (.csv, .tex, .html), differences.csv", "        ")
     lines += wrapped(f"figure: {folder}/figure.png (.svg)", "        ")
     lines += wrapped(f"runs: {folder}/run.json", "        ")
-    return "\n".join([*lines, *older(folder.parents[1])])
+    return "\n".join([*lines, *lacking(folder.parents[1])])
 
 
 def _arms(table: pd.DataFrame, differences: pd.DataFrame) -> Iterator[str]:

@@ -12,6 +12,7 @@ import logging
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -31,6 +32,7 @@ from metapt.engine.jobs import Job
 from metapt.engine.plan import SOURCES
 from metapt.errors import ConfigError, DataError, MachineError
 from metapt.fetching import Download, Source, place_of, run
+from metapt.files import locked
 from metapt.machine import Machine
 
 from ...shared_files import SHARED_DATA, shared
@@ -131,6 +133,19 @@ def test_two_jobs_that_fetch_one_file_take_turns(server: Server, target: Path) -
         job.join()
     assert_whole(target)
     assert server.requests == [(PATH, None)], "the second one finds the file"
+
+
+def test_ctrl_c_ends_the_wait_for_another_job(target: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = (threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)) for wait in (1, 9))
+    with locked(target):
+        first.start()
+        second.start()
+        with pytest.raises(KeyboardInterrupt):
+            get(target, source("http://127.0.0.1"))
+        assert second.is_alive(), "the first one is enough"
+        second.cancel()
+        assert [path.name for path in target.parent.iterdir()] == [f".{NAME}.lock"], "the lock is another one's"
+    assert f"{target} is being fetched by another process" in caplog.text
 
 
 OVERLONG = f"overlong: more than {SIZE} bytes"

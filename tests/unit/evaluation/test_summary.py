@@ -135,16 +135,36 @@ def test_the_last_results_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             find(name, Path("results/tour"))
 
 
-def test_an_experiment_whose_claims_are_not_those_of_the_page_is_named(tmp_path: Path) -> None:
-    folder = results(tmp_path, claim("ecg_cost", "meta is cheap"))
-    names = "ecg_cost", "ecg_full_access"
-    made = {name: results(folder / name.replace("_", "/", 1)) / "claims.csv" for name in names}
-    known = {f"{name}/claims": sha256(path) for name, path in made.items()}
-    (folder / "run.json").write_text(json.dumps({"sha256": {"inputs": known}}))
-    os.utime(made["ecg_cost"], (1e9, 1e9))  # made again, with the same claims
-    assert "older" not in summary(folder, colours=False)
-    results(made["ecg_full_access"].parent, claim("ecg_full_access", "meta is better"))
-    assert "older than ecg_full_access; snakemake without a target" in " ".join(summary(folder, False).split())
+def collected(folder: Path, *names: str) -> Path:
+    """Write experiments, and a results folder with the record of their collection."""
+    paths = [results(folder / name) / file for name in names for file in ("claims.csv", "metrics.csv", "table.md")]
+    for path in paths:
+        path.touch()
+    inputs, sums = ({str(path): each(path) for path in paths} for each in (str, sha256))
+    (folder / "run.json").write_text(json.dumps({"inputs": inputs, "sha256": {"inputs": sums}}))
+    return results(folder, claim("ecg_cost", "meta is cheap"))
+
+
+@pytest.mark.parametrize("file", ["claims.csv", "metrics.csv", "table.md"])
+def test_an_experiment_that_is_not_on_the_page_as_it_is_now_is_named(tmp_path: Path, file: str) -> None:
+    folder = collected(tmp_path / "here", "ecg/cost", "ecg/full_access").rename(tmp_path / "moved")
+    os.utime(folder / "ecg/cost/claims.csv", (4e9, 4e9))  # made again, or copied
+    assert "as it is now" not in summary(folder, colours=False)
+    with (folder / "ecg/full_access" / file).open("a") as opened:
+        opened.write("an arm more")
+    results(folder / "mnist/bptt")
+    text = " ".join(summary(folder, colours=False).split())
+    assert "index.html lack ecg_full_access, mnist_bptt as it is now; snakemake without a target adds" in text
+
+
+@pytest.mark.parametrize(
+    "record", ["{", "[]", "{}", '{"inputs": {"a": "b"}, "sha256": {}}', '{"inputs": 1, "sha256": 1}']
+)
+def test_a_damaged_record_hides_no_claims(tmp_path: Path, record: str) -> None:
+    own = written(collected(tmp_path, "ecg/cost") / "ecg/cost")
+    (tmp_path / "run.json").write_text(record)
+    for text in (summary(tmp_path, colours=False), experiment_text(own)):
+        assert "whether claims.csv and index.html are up to date can't be told" in " ".join(text.split())
 
 
 def test_each_arm_stands_above_its_differences_to_controls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
