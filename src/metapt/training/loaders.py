@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from metapt.errors import ConfigError
+from metapt.training.optimizers import plain
 from metapt.training.overlap import Watch, tensors
 from metapt.training.seeds import Seeded, seed_of, seeded
 
@@ -70,7 +71,7 @@ class LoaderBatches:
             if isinstance(loaders[name], list | tuple):
                 loaders[name] = [moved(batch, device) for batch in loaders[name]]
         self._passes = {name: _Passes(name, loader, seed, epochs) for name, loader in loaders.items()}
-        self._device, self._seed = device, seed
+        self._device, self._seed = device, plain(seed)
 
     def pretrain(self) -> Seeded:
         """Return the minibatch of the next PT step."""

@@ -202,6 +202,10 @@ def test_the_minibatches_of_another_seed_are_refused() -> None:
         of_pt(DataLoader(NUMBERS, 2), seed=1).load_state_dict(of_pt(DataLoader(NUMBERS, 2)).state_dict())
 
 
+def test_a_seed_of_numpy_is_kept_as_a_number_of_python() -> None:
+    assert type(of_pt([X], seed=np.int64(1)).state_dict()["seed"]) is int
+
+
 class Pair(NamedTuple):
     x: Tensor
     name: str
