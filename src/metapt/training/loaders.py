@@ -100,11 +100,12 @@ class LoaderBatches:
 
         Raises:
             ConfigError: it is of another seed, or a loader gives fewer minibatches.
+            KeyError: it is that of other `Batches`.
         """
-        if state.get("seed") != self._seed:
+        if state["seed"] != self._seed:
             raise ConfigError(
-                f"the run to be resumed had other minibatches: its seed was {state.get('seed')}, and that of "
-                f"LoaderBatches is {self._seed} now: give it the old one, or the run another file or fingerprint"
+                f"the run to be resumed had other minibatches: its seed was {state['seed']}, and that of LoaderBatches "
+                f"is {self._seed} now: give it the old one, or the run another file or fingerprint"
             )
         for name, passes in self._passes.items():
             passes.go_to(*state[name])

@@ -147,7 +147,7 @@ class Pretrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken. Raises ValueError as `restore`, and as the minibatches do."""
+        """Continue where `state` was taken. Raises errors as `restore` and `replay`."""
         self.restore(state)
         self.replay(state)
 
@@ -160,8 +160,16 @@ class Pretrainer:
         self._optimizer.load_state_dict(state["pretrain_optimizer"])
 
     def replay(self, state: dict[str, Any]) -> None:
-        """Go to the minibatches after those of `state`, which can fail as loaders do."""
-        self.batches.load_state_dict(state["batches"][self.processes.rank])
+        """Go to the minibatches after those of `state`. Raises ConfigError if they are others; can fail as loaders."""
+        own = state["batches"][self.processes.rank]
+        try:
+            self.batches.load_state_dict(own)
+        except (KeyError, ValueError) as error:
+            if hasattr(error, "__notes__"):  # by which loaders say that they have failed
+                raise
+            names = f"{', '.join(own)}, and these are of {', '.join(self.batches.state_dict())}"
+            why = f"{type(error).__name__}: {error}); give it the old ones, or the run another file or fingerprint"
+            raise ConfigError(f"the run to be resumed had minibatches of {names} ({why}") from error
 
     def check_equal(self, meta: Params, head: Params | None = None) -> None:
         """Raise ConfigError if weights, buffers, meta-parameters or an FT head differ between processes."""
