@@ -135,7 +135,9 @@ class LoaderBatches:
     def _next(self, name: str) -> Any:
         passes = self._passes[name]
         batch = passes.next()
-        self._in_use[name] = _Drawn(name, passes.number, passes.given, passes.size, batch)
+        drawn = self._in_use[name] = _Drawn(name, passes.number, passes.given, passes.size, batch)
+        if drawn.size == 0 and not any(map(len, tensors(batch))):
+            raise ConfigError(f"{drawn} has no examples; legal: one or more. Look at sampler, data set and collate_fn")
         return moved(batch, self._device)
 
 
@@ -159,7 +161,7 @@ class _Drawn(NamedTuple):
 
     def __str__(self) -> str:
         shapes = " and ".join(f"{list(value.shape)}" for value in tensors(self.batch)) or type(self.batch).__name__
-        short = self.size is not None and self.usual is not None and self.size < self.usual
+        short = self.size and self.usual is not None and self.size < self.usual
         rest = f": {self.size} of {self.usual} examples; drop_last=True of a DataLoader leaves them out"
         place = f"minibatch {self.given} of pass {self.number + 1} of the loader `{self.name}`"
         return f"{place} ({shapes}{rest if short else ''})"

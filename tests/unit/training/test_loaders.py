@@ -351,6 +351,11 @@ def test_what_is_a_loader(given: Any) -> None:
     assert batches_of(given, [1], given).train() is not None
 
 
+def test_a_minibatch_without_examples_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^minibatch 1 of pass 1 of the loader `validation` \(.*\) has no examples"):
+        batches_of([BATCH], DataLoader(DATA, 4, collate_fn=lambda found: (X[:0], LABELS[:0]))).validation()
+
+
 # Errors in a loss
 
 
