@@ -298,7 +298,8 @@ def check_trainable(part: str, params: Params, may_be_empty: bool) -> None:
         ConfigError: there are none, or one is not of a floating type or not finite.
     """
     if not any(value.numel() for value in params.values()) and not may_be_empty:
-        raise ConfigError(f"the {part} has no parameters")
+        why = ": those of a module with requires_grad=False are buffers. Unfreeze some before the ModuleProblem is made"
+        raise ConfigError(f"the {part} has no parameters{f' that are trained{why}' if part == 'encoder' else ''}")
     for name, value in params.items():
         if not value.is_floating_point():
             raise ConfigError(f"the parameter {name!r} of the {part} is of type {value.dtype}; legal: a floating type")
