@@ -121,19 +121,20 @@ class Pretrainer:
 
         The gradient is then that of the loss plus weight_decay / 2 |w|^2. Warn of a decay that is not, as of AdamW.
         """
-        optimizer, found = self._optimizer.optimizer, {}
+        optimizer, found, apart = self._optimizer.optimizer, {}, 0.0
         kind = type(optimizer).__name__
         for group in optimizer.param_groups:
             decay = float(group.get("weight_decay", 0.0))
-            if decay and (kind not in _COUPLED or group.get("decoupled_weight_decay", False)):
-                log.warning(
-                    "the weight decay of %s, %g, is apart from the gradient, so that the Hessian of hypergradients "
-                    "leaves it out; that of SGD or Adam is in it",
-                    kind,
-                    decay,
-                )
-                decay = 0.0
+            if kind not in _COUPLED or group.get("decoupled_weight_decay", False):
+                decay, apart = 0.0, max(apart, decay)
             found.update(dict.fromkeys(map(id, group["params"]), decay))
+        if apart:
+            log.warning(
+                "the weight decay of %s, up to %g, is apart from the gradient, so that the Hessian of hypergradients "
+                "leaves it out; that of SGD or Adam is in it",
+                kind,
+                apart,
+            )
         return [found[id(value)] for value in self.pretrained.vector()]
 
     def state_dict(self) -> dict[str, Any]:
