@@ -111,7 +111,7 @@ class Distributed:
         encoder, head = ({name: next(copies) for name in part} for part in (pretrained.encoder, pretrained.head))
         result = function(Pretrained(encoder, head, buffers), self._copies(meta), batch)
         if self._statistics is None:
-            floating = [name for name, value in before.items() if value.is_floating_point()]
+            floating = [n for n, value in before.items() if value.layout is torch.strided and value.is_floating_point()]
             updated = [name for name in floating if not torch.equal(before[name], buffers[name])]
             self._statistics = sorted(set().union(*self.processes.gather(updated)))  # the same ones in all
         if self._statistics:
@@ -203,5 +203,8 @@ def _initialised() -> bool:
 
 
 def _digest(value: Tensor) -> str:
+    if value.layout is not torch.strided:
+        sparse = value.detach().to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+        return f"{list(value.shape)} {_digest(sparse.indices())} {_digest(sparse.values())}"
     content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
     return f"{value.dtype} {list(value.shape)} {hashlib.sha256(content).hexdigest()}"

@@ -151,7 +151,7 @@ class FittedHead:
     def _fit(self, problem: MetaProblem, head: Params, objective: Objective) -> Fit:
         """Minimise by Newton's method with exact Hessian-vector products and a backtracking line search."""
         if not head:
-            raise ValueError("FittedHead needs an FT head with parameters; for a head without any take Unroll(0)")
+            raise ValueError("FittedHead needs an FT head with parameters, not frozen; without any take Unroll(0)")
         current = leaves(head)
         loss = objective(current)
         first, status = None, Status.MAX_STEPS

@@ -228,7 +228,7 @@ def check_curvature(problem: MetaProblem, curvature: str) -> None:
         missing = [name for name in ("pretrain_outputs", "outputs_loss") if not hasattr(problem, name)]
         if missing:
             names = " and ".join(missing)
-            raise ValueError(f"the Gauss-Newton matrix needs a problem with {names} (see GaussNewtonProblem)")
+            raise ValueError(f"the Gauss-Newton matrix needs a GaussNewtonProblem, with {names}; ModuleProblem is none")
 
 
 @dataclass

@@ -25,7 +25,7 @@ class Status(enum.Enum):
 
     OK = "solved as asked"
     DIVERGED = "the series diverged: lower step_size below 2 over the Hessian's largest eigenvalue, or use fewer terms"
-    INDEFINITE = "the Hessian has negative curvature: add damping, or use the Gauss-Newton matrix"
+    INDEFINITE = "the Hessian has negative curvature: use damping or (with `pretrain_outputs`) the Gauss-Newton matrix"
     MAX_STEPS = "not solved to the tolerance: raise max_steps, loosen the tolerance, or add damping"
     SINGULAR = "the matrix is singular: add damping"
     NON_FINITE = (
@@ -204,9 +204,8 @@ class Dense:
     def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
         flat = _flatten(b)
         basis = torch.eye(flat.numel(), dtype=flat.dtype, device=flat.device)
-        matrix = (
-            torch.stack([_flatten(matvec(_unflatten(column, b))) for column in basis], dim=1) + self.damping * basis
-        )
+        matrix = torch.stack([_flatten(matvec(_unflatten(column, b))) for column in basis], dim=1)
+        matrix = matrix + self.damping * basis
         if not all_finite([flat, matrix]):
             return _not_finite(b, Status.NON_FINITE, flat.numel())
         solution, info = torch.linalg.solve_ex(matrix, flat)

@@ -57,9 +57,9 @@ class StreamBatches:
         return {name: stream.state_dict() for name, stream in self._streams.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken."""
-        for name, stream in self._streams.items():
-            stream.load_state_dict(state[name])
+        """Continue where `state` was taken. Raises KeyError if it has other streams."""
+        for name in state | self._streams:
+            self._streams[name].load_state_dict(state[name])
 
 
 @contextmanager

@@ -44,11 +44,11 @@ class Verdict(enum.Enum):
         "converges (step 2)"
     )
     NOT_FINITE = "more than a tenth of the hypergradients were not finite and not applied, for the reasons below"
-    ZERO = "hypergradients were exactly 0, for the reasons below, so that nothing is learned from them"
+    ZERO = "hypergradients were exactly 0 or 0 up to rounding, for the reasons below: nothing is learned from them"
     NOT_MOVING = (
         "the meta-parameters are not moving: make sure that PT finds good solutions, begin with 1 Neumann term and add "
-        "more while it helps, make sure that the unrolled FT steps converge, then increase the learning rate of the "
-        "meta-parameters (step 3)"
+        "more while it helps, make sure that FT steps converge where FT is unrolled, then increase the learning rate "
+        "of the meta-parameters (step 3)"
     )
     UNSOLVED = "more than a tenth of the hypergradients were not solved as asked; what to do is said below"
     FADED = (
@@ -129,12 +129,15 @@ class Trace:
     def record_update(self, norm: float, meta: Params, cause: str = "") -> None:
         """Record the norm of a hypergradient, and phi; call it after each meta-update, applied or skipped.
 
-        `cause` says why a norm is not finite or 0 (see `guard.cause_of`).
+        `cause` says why a norm is not finite, 0, or up to rounding 0, which counts as 0 (see `guard.cause_of`).
         """
         if norm == 0:
             self._statuses[f"exactly 0, {cause}"] += 1
         elif not math.isfinite(norm):
             self._statuses[f"not finite, {cause}"] += 1
+        elif cause.startswith("as "):
+            self._statuses[f"0 up to rounding, {cause}"] += 1
+            norm = 0.0
         now = _sample(meta)
         self._furthest = torch.maximum(self._furthest, torch.linalg.vector_norm(now - self._start))
         if len(self._norms) < self._late:
@@ -166,7 +169,7 @@ class Trace:
             more (by more of them if a quarter has fewer than 20 losses). If the loss was never again as low as in the
             first 32nd and has grown tenfold, it is the rise since then, divided by the loss there. Above 0.5 PT is
             unstable. Infinite if a loss was not finite.
-        hypergradient: median norm of the hypergradients; NaN if none was finite. It is 0 if most are exactly 0.
+        hypergradient: median norm of the hypergradients; NaN if none was finite. It is 0 if most are.
         fade: median norm of the last quarter, divided by the largest median of the quarters and of the first 32nd.
             Below 0.01 the hypergradient has faded.
         skipped: fraction of the meta-updates that were not applied. If more than a tenth exploded, phi is changing

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from metapt.errors import TrainingError
@@ -25,6 +26,11 @@ ADVICE = {
 }
 """Advice for each symptom; the second is the paper's ("Practical Heuristics for Tuning Optimizer Parameters")."""
 _CONSTANT = "it is piecewise constant or cut off there (round, sign, argmax, a comparison, clamp, detach"
+_FLAT_PT = f"the gradient of the PT loss has derivative 0 w.r.t. the meta-parameters: {_CONSTANT})"
+_FLAT_FT = (
+    f"the FT validation loss has derivative 0 w.r.t. the encoder: {_CONSTANT}, an FT head of 0: lower l2, or take "
+    "another FT head; units that are off or saturated for all examples, as after PT that diverged)"
+)
 
 
 class HypergradientGuard:
@@ -104,17 +110,20 @@ class HypergradientGuard:
 
 
 def cause_of(seen: Sequence[Diagnostics], norm: float, finetuning: FineTuning) -> tuple[str, str]:
-    """Return why the mean of hypergradients is not finite, exactly 0 or skipped, and advice; both empty if unknown.
+    """Return why the mean of hypergradients is not finite, 0 or skipped, and advice; both empty if unknown.
 
-    Tensors are read only if the mean is not finite or 0, since reading waits for a GPU.
+    A cause of 0, exact or up to rounding, or of what is not finite begins with "as". Tensors are read only if the mean
+    is not finite or almost 0, since reading waits for a GPU.
 
     Args:
         seen: the diagnostics of the hypergradients.
         norm: the norm of their mean.
         finetuning: the FT solver.
     """
-    if norm == 0:
-        return f"as {_why_zero(seen)}", ""
+    if norm < torch.finfo(seen[0].encoder_gradient_norm.dtype).eps:
+        sloped = any(map(_is_sloped, seen))
+        if norm == 0 or not sloped:
+            return f"as {_FLAT_PT if sloped else _FLAT_FT}", ""
     if not math.isfinite(norm):
         first = next((figures for figures in seen if figures.not_finite()), None)
         if first is None:
@@ -169,10 +178,7 @@ def _value(number: Tensor) -> str:
     return "too large" if math.isfinite(value := float(number)) else str(value)
 
 
-def _why_zero(seen: Sequence[Diagnostics]) -> str:
-    if any(float(figures.encoder_gradient_norm) for figures in seen):
-        return f"the gradient of the PT loss has derivative 0 w.r.t. the meta-parameters: {_CONSTANT})"
-    return (
-        f"the FT validation loss has derivative 0 w.r.t. the encoder: {_CONSTANT}, an FT head of 0, units that are off "
-        "or saturated for all examples, as after PT that diverged)"
-    )
+def _is_sloped(figures: Diagnostics) -> bool:
+    """Return whether the FT validation loss has a derivative w.r.t. the encoder that is more than rounding."""
+    slope = figures.encoder_gradient_norm
+    return bool(slope > torch.finfo(slope.dtype).eps * figures.validation_loss.abs())

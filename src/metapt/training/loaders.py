@@ -7,9 +7,10 @@ from copy import copy
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from metapt.errors import ConfigError
+from metapt.training.optimizers import plain
 from metapt.training.overlap import Watch, tensors
 from metapt.training.seeds import Seeded, seed_of, seeded
 
@@ -21,9 +22,10 @@ class LoaderBatches:
     A PT minibatch is a `Seeded`: the minibatch of the loader, and a seed for the random draws of its loss.
 
     All that torch's generator on the CPU decides follows from `seed`, the number of the pass and the number of the
-    minibatch in it: the order of a pass, and the draws of a data set in this process or in workers. The generators of
-    torch that loader and samplers have are seeded likewise. What is not restored: draws from `random` and NumPy in this
-    process, and draws of a data set in persistent workers, which keep their generators from pass to pass.
+    minibatch in it: the order of a pass, and the draws of a data set in this process or in workers. Generators of torch
+    that are attributes of a loader, its samplers, data sets or `collate_fn`, or of samplers and data sets in these, are
+    seeded likewise. What is not restored: any other state of samplers and data sets, draws from `random` and NumPy in
+    this process, and draws of a data set in persistent workers, which keep their generators from pass to pass.
 
     What has a method `set_epoch` (a sampler, batch sampler, data set or loader) is told the number of the pass.
 
@@ -69,7 +71,7 @@ class LoaderBatches:
             if isinstance(loaders[name], list | tuple):
                 loaders[name] = [moved(batch, device) for batch in loaders[name]]
         self._passes = {name: _Passes(name, loader, seed, epochs) for name, loader in loaders.items()}
-        self._device, self._seed = device, seed
+        self._device, self._seed = device, plain(seed)
 
     def pretrain(self) -> Seeded:
         """Return the minibatch of the next PT step."""
@@ -98,11 +100,12 @@ class LoaderBatches:
 
         Raises:
             ConfigError: it is of another seed, or a loader gives fewer minibatches.
+            KeyError: it is that of other `Batches`.
         """
-        if state.get("seed") != self._seed:
+        if state["seed"] != self._seed:
             raise ConfigError(
-                f"the run to be resumed had other minibatches: its seed was {state.get('seed')}, and that of "
-                f"LoaderBatches is {self._seed} now: give it the old one, or the run another file or fingerprint"
+                f"the run to be resumed had other minibatches: its seed was {state['seed']}, and that of LoaderBatches "
+                f"is {self._seed} now: give it the old one, or the run another file or fingerprint"
             )
         for name, passes in self._passes.items():
             passes.go_to(*state[name])
@@ -132,7 +135,9 @@ class LoaderBatches:
     def _next(self, name: str) -> Any:
         passes = self._passes[name]
         batch = passes.next()
-        self._in_use[name] = _Drawn(name, passes.number, passes.given, passes.size, batch)
+        drawn = self._in_use[name] = _Drawn(name, passes.number, passes.given, passes.size, batch)
+        if drawn.size == 0 and not any(map(len, tensors(batch))):
+            raise ConfigError(f"{drawn} has no examples; legal: one or more. Look at sampler, data set and collate_fn")
         return moved(batch, self._device)
 
 
@@ -156,7 +161,7 @@ class _Drawn(NamedTuple):
 
     def __str__(self) -> str:
         shapes = " and ".join(f"{list(value.shape)}" for value in tensors(self.batch)) or type(self.batch).__name__
-        short = self.size is not None and self.usual is not None and self.size < self.usual
+        short = self.size and self.usual is not None and self.size < self.usual
         rest = f": {self.size} of {self.usual} examples; drop_last=True of a DataLoader leaves them out"
         place = f"minibatch {self.given} of pass {self.number + 1} of the loader `{self.name}`"
         return f"{place} ({shapes}{rest if short else ''})"
@@ -177,14 +182,10 @@ class _Passes:
 
     def __init__(self, name: str, loader: Iterable[Any], seed: int, epochs: dict[int, int]) -> None:
         self._name, self._seed, self._epochs = name, seed, epochs
-        self._loader = loader
-        self._generators: list[torch.Generator] = []
-        if isinstance(loader, DataLoader):
-            self._loader = _own(loader)
-            samplers = loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)
-            values = (value for sampler in samplers for value in getattr(sampler, "__dict__", {}).values())
-            self._generators = [each for each in (self._loader.generator, *values) if isinstance(each, torch.Generator)]
-        self._with_epochs = [each for each in _parts(self._loader) if callable(getattr(each, "set_epoch", None))]
+        self._loader = _own(loader) if isinstance(loader, DataLoader) else loader
+        parts = _parts(self._loader)
+        self._generators = _generators(parts)
+        self._with_epochs = [each for each in parts if callable(getattr(each, "set_epoch", None))]
         self.size = _usual_size(loader)
         self.go_to(0, 0)
 
@@ -226,8 +227,8 @@ class _Passes:
 
     def _next(self) -> Any:
         # Samplers and data sets draw when the first minibatch, or each one, is asked for.
-        for generator in self._generators:
-            generator.manual_seed(self.seed("order"))
+        for generator, purpose in self._generators.items():
+            generator.manual_seed(self.seed(purpose))
         for each in self._with_epochs:
             if self._iterator is None or self._epochs.get(id(each)) != self.number:
                 each.set_epoch(self.number)
@@ -298,12 +299,25 @@ def _usual_size(loader: Any) -> int | None:
 
 
 def _parts(loader: Any) -> list[Any]:
-    """Return a loader with its samplers and data sets."""
-    found = [loader]
-    for each in found:
-        if not isinstance(each, list | tuple):
-            parts = (getattr(each, name, None) for name in ("batch_sampler", "sampler", "dataset"))
-            found += [part for part in parts if part is not None and all(part is not other for other in found)]
+    """Return a loader with its samplers, data sets and `collate_fn`, and those that they have."""
+    found = {id(loader): loader}
+    for each in (left := [loader]):
+        parts = [getattr(each, name, None) for name in ("batch_sampler", "sampler", "dataset", "collate_fn")]
+        inner = getattr(each, "datasets", None)  # of a ConcatDataset, StackDataset or ChainDataset
+        parts += inner.values() if isinstance(inner, Mapping) else inner if isinstance(inner, list | tuple) else []
+        new = {id(part): part for part in parts if part is not None and id(part) not in found}
+        found |= new
+        left += new.values()
+    return left
+
+
+def _generators(parts: list[Any]) -> dict[torch.Generator, str]:
+    """Return the generators that are attributes of the parts of a loader, each with a purpose for its seed."""
+    found: dict[torch.Generator, str] = {}
+    for part in parts:
+        for value in getattr(part, "__dict__", {}).values():
+            if isinstance(value, torch.Generator):  # with the seed of the order a data set would draw the same numbers
+                found.setdefault(value, "order" if isinstance(part, DataLoader | Sampler) else f"draws {len(found)}")
     return found
 
 

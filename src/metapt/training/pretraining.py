@@ -121,19 +121,20 @@ class Pretrainer:
 
         The gradient is then that of the loss plus weight_decay / 2 |w|^2. Warn of a decay that is not, as of AdamW.
         """
-        optimizer, found = self._optimizer.optimizer, {}
+        optimizer, found, apart = self._optimizer.optimizer, {}, 0.0
         kind = type(optimizer).__name__
         for group in optimizer.param_groups:
             decay = float(group.get("weight_decay", 0.0))
-            if decay and (kind not in _COUPLED or group.get("decoupled_weight_decay", False)):
-                log.warning(
-                    "the weight decay of %s, %g, is apart from the gradient, so that the Hessian of hypergradients "
-                    "leaves it out; that of SGD or Adam is in it",
-                    kind,
-                    decay,
-                )
-                decay = 0.0
+            if kind not in _COUPLED or group.get("decoupled_weight_decay", False):
+                decay, apart = 0.0, max(apart, decay)
             found.update(dict.fromkeys(map(id, group["params"]), decay))
+        if apart:
+            log.warning(
+                "the weight decay of %s, up to %g, is apart from the gradient, so that the Hessian of hypergradients "
+                "leaves it out; that of SGD or Adam is in it",
+                kind,
+                apart,
+            )
         return [found[id(value)] for value in self.pretrained.vector()]
 
     def state_dict(self) -> dict[str, Any]:
@@ -147,7 +148,7 @@ class Pretrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken. Raises ValueError as `restore`, and as the minibatches do."""
+        """Continue where `state` was taken. Raises errors as `restore` and `replay`."""
         self.restore(state)
         self.replay(state)
 
@@ -160,8 +161,16 @@ class Pretrainer:
         self._optimizer.load_state_dict(state["pretrain_optimizer"])
 
     def replay(self, state: dict[str, Any]) -> None:
-        """Go to the minibatches after those of `state`, which can fail as loaders do."""
-        self.batches.load_state_dict(state["batches"][self.processes.rank])
+        """Go to the minibatches after those of `state`. Raises ConfigError if they are others; can fail as loaders."""
+        own = state["batches"][self.processes.rank]
+        try:
+            self.batches.load_state_dict(own)
+        except (KeyError, ValueError) as error:
+            if hasattr(error, "__notes__"):  # by which loaders say that they have failed
+                raise
+            names = f"{', '.join(own)}, and these are of {', '.join(self.batches.state_dict())}"
+            why = f"{type(error).__name__}: {error}); give it the old ones, or the run another file or fingerprint"
+            raise ConfigError(f"the run to be resumed had minibatches of {names} ({why}") from error
 
     def check_equal(self, meta: Params, head: Params | None = None) -> None:
         """Raise ConfigError if weights, buffers, meta-parameters or an FT head differ between processes."""
@@ -290,7 +299,8 @@ def check_trainable(part: str, params: Params, may_be_empty: bool) -> None:
         ConfigError: there are none, or one is not of a floating type or not finite.
     """
     if not any(value.numel() for value in params.values()) and not may_be_empty:
-        raise ConfigError(f"the {part} has no parameters")
+        why = ": those of a module with requires_grad=False are buffers. Unfreeze some before the ModuleProblem is made"
+        raise ConfigError(f"the {part} has no parameters{f' that are trained{why}' if part == 'encoder' else ''}")
     for name, value in params.items():
         if not value.is_floating_point():
             raise ConfigError(f"the parameter {name!r} of the {part} is of type {value.dtype}; legal: a floating type")

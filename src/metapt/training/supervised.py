@@ -64,7 +64,7 @@ def finetune_head(
     batches = list(batches)
     check_counts(problem, {"FT training minibatches": len(batches)})
     if not head:
-        raise ConfigError("the FT head has no parameters, so that there is nothing to fit")
+        raise ConfigError("the FT head has no parameters with requires_grad=True, so that there is nothing to fit")
     if not batches:
         raise ConfigError("the FT head can't be fitted on no minibatches; give one or more")
     if not l2 > 0:

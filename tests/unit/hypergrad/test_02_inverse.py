@@ -110,7 +110,7 @@ def test_conjugate_gradients_end_within_as_many_products_as_there_are_eigenvalue
     assert result.steps == matrix.products == 3
 
 
-NEGATIVE = "add damping, or use the Gauss-Newton matrix"
+NEGATIVE = "use damping or (with `pretrain_outputs`) the Gauss-Newton matrix"
 
 
 @pytest.mark.parametrize(

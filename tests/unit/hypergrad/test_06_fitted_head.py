@@ -158,7 +158,7 @@ def test_what_is_not_fitted_is_a_status_and_never_an_exception() -> None:
         (lambda: FittedHead(max_steps=0), "legal: 1 or more"),
         (lambda: FittedHead(tolerance=1.0), "legal: between 0 and 1"),
         (lambda: tune(FittedHead(L2), []), "at least one FT training minibatch"),
-        (lambda: tune(FittedHead(L2), head={}), r"for a head without any take Unroll\(0\)"),
+        (lambda: tune(FittedHead(L2), head={}), r"not frozen; without any take Unroll\(0\)"),
         (lambda: tune(FittedHead(L2, cross_fit=True), [VALIDATION] * 2), "at least two different FT minibatches"),
     ],
 )

@@ -172,6 +172,17 @@ def branches(path: Path) -> list[float]:
     return [float(start.buffers[name]) for name in "01"]
 
 
+def sparse(path: Path) -> None:
+    """Learn with sparse buffers, and refuse those that differ."""
+    toy, matrix = Classifier(), torch.eye(3, dtype=DTYPE)
+    buffers = {"coo": matrix.to_sparse(), "csr": matrix.to_sparse_csr()}
+    toy.pretrained = toy.pretrained._replace(buffers=buffers)
+    loop(toy=toy).run()
+    buffers["csr"] = (matrix + dist.get_rank() * matrix).to_sparse_csr()
+    with pytest.raises(ConfigError, match=r"'buffers\.csr' differs between the processes 0 and 1"):
+        loop(toy=toy).run()
+
+
 @refused("initial values that differ between processes", "'encoder.bias' differs", "processes 0 and 1")
 def unequal(path: Path) -> None:
     toy = Classifier()
@@ -209,7 +220,7 @@ def work(rank: int, path: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{path / 'place'}", timedelta(minutes=1), rank=rank, world_size=2)
     found: dict[str, Any] = {name: function() for name, function in EQUAL.items()}
-    for function in (interrupted, statistics, branches, unequal, uneven, ridge, unshared):
+    for function in (interrupted, statistics, branches, sparse, unequal, uneven, ridge, unshared):
         found[function.__name__] = function(path)
     torch.save(found, path / f"found {rank}")
     dist.destroy_process_group()

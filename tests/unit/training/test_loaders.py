@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -92,23 +93,29 @@ def pretrain_loss(encoder: nn.Module, head: nn.Module, meta: Any, batch: Any) ->
 
 
 class Noisy(Dataset[Tensor]):
-    """Examples that draw from torch's global generator."""
+    """Examples that draw from torch's global generator, or from one of their own; or how they are put together."""
+
+    def __init__(self, draws: torch.Generator | None = None) -> None:
+        self.draws = draws
 
     def __len__(self) -> int:
         return 6
 
     def __getitem__(self, index: int) -> Tensor:
-        return index + torch.rand(())
+        return index + torch.rand((), generator=self.draws)
+
+    def __call__(self, found: list[Any]) -> Tensor:
+        return torch.stack([each[0] + self[0] for each in found])
 
 
 class Shuffled(Sampler[int]):
-    """A sampler with a generator of its own."""
+    """A sampler with a generator of its own, or that of another."""
 
-    def __init__(self) -> None:
-        self.draws = torch.Generator()
+    def __init__(self, other: Shuffled | None = None) -> None:
+        self.draws, self.sampler = None if other else torch.Generator(), other
 
     def __iter__(self) -> Iterator[int]:
-        return iter(torch.randperm(10, generator=self.draws).tolist())
+        return iter(self.sampler or torch.randperm(10, generator=self.draws).tolist())
 
 
 NUMBERS = InMemory(torch.arange(10))
@@ -123,6 +130,10 @@ DRAWING: dict[str, Callable[[], DataLoader[Any]]] = {
     "replacement": lambda: DataLoader(NUMBERS, 4, sampler=sampler(replacement=True)),
     "batch sampler": lambda: DataLoader(NUMBERS, batch_sampler=BatchSampler(sampler(), 4, False)),
     "own sampler": lambda: DataLoader(NUMBERS, 4, sampler=Shuffled()),
+    "deep": lambda: DataLoader(NUMBERS, batch_sampler=BatchSampler(Shuffled(Shuffled()), 4, False)),
+    "own draws": lambda: DataLoader(Noisy(torch.Generator()), 4),
+    "subset": lambda: DataLoader(ConcatDataset([Subset(Noisy(torch.Generator()), range(6))]), 4),
+    "collate": lambda: DataLoader(NUMBERS, 4, collate_fn=Noisy(torch.Generator())),
     "noisy": lambda: DataLoader(Noisy(), 4, shuffle=True),
     "workers": lambda: DataLoader(Noisy(), 4, shuffle=True, num_workers=1),
     "persistent": lambda: DataLoader(NUMBERS, 4, shuffle=True, num_workers=1, persistent_workers=True),
@@ -159,12 +170,13 @@ def test_minibatches_follow_from_the_seed_and_the_state(kind: str) -> None:
     assert taken(of_pt(DRAWING[kind](), seed=1), 4) != first
 
 
-def test_what_a_data_set_draws_does_not_depend_on_the_order_of_its_examples() -> None:
+@pytest.mark.parametrize("own", [None, torch.Generator()])
+def test_what_a_data_set_draws_does_not_depend_on_the_order_of_its_examples(own: torch.Generator | None) -> None:
     class Drawn(Noisy):
         def __getitem__(self, index: int) -> Tensor:
-            return torch.stack([torch.tensor(index), torch.randint(6, ())])
+            return torch.stack([torch.tensor(index), torch.randint(6, (), generator=self.draws)])
 
-    batches = of_pt(DataLoader(Drawn(), 6, shuffle=True, generator=torch.Generator()))
+    batches = of_pt(DataLoader(Drawn(own), 6, shuffle=True, generator=torch.Generator()))
     first = [batches.pretrain().batch[0] for _ in range(100)]
     assert sum(int(index == draw) for index, draw in first) < 35
 
@@ -188,6 +200,10 @@ def test_a_loader_with_fewer_minibatches_than_the_run_had_is_refused() -> None:
 def test_the_minibatches_of_another_seed_are_refused() -> None:
     with pytest.raises(ConfigError, match="its seed was 0, and that of LoaderBatches is 1 now"):
         of_pt(DataLoader(NUMBERS, 2), seed=1).load_state_dict(of_pt(DataLoader(NUMBERS, 2)).state_dict())
+
+
+def test_a_seed_of_numpy_is_kept_as_a_number_of_python() -> None:
+    assert type(of_pt([X], seed=np.int64(1)).state_dict()["seed"]) is int
 
 
 class Pair(NamedTuple):
@@ -333,6 +349,11 @@ ONES = DataLoader([BATCH], batch_size=None), DataLoader(InMemory(X[None], LABELS
 @pytest.mark.parametrize("given", [*LISTS, *ONES, Own()])
 def test_what_is_a_loader(given: Any) -> None:
     assert batches_of(given, [1], given).train() is not None
+
+
+def test_a_minibatch_without_examples_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^minibatch 1 of pass 1 of the loader `validation` \(.*\) has no examples"):
+        batches_of([BATCH], DataLoader(DATA, 4, collate_fn=lambda found: (X[:0], LABELS[:0]))).validation()
 
 
 # Errors in a loss

@@ -423,6 +423,15 @@ def test_a_step_function_is_named(words: str, functions: dict[str, Any], capsys:
     assert words in wrong
 
 
+DRAWN = warned("an FT head that `l2` draws to 0", "20 times 0 up to rounding", OF_FT, "lower l2", "another FT head")
+
+
+def test_an_ft_head_of_almost_0_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    DRAWN(run)(finetuning=FittedHead(l2=1e9))
+    check(finetuning=FittedHead(l2=1e9))
+    assert "wrong: the hypergradient is 0 up to rounding, as the FT validation loss" in capsys.readouterr().out
+
+
 UNSOLVED = "an inverse or a fitted FT head with too few steps", "not solved as asked", "raise"
 SHORT = [
     (warned(*UNSOLVED, "20 times", "max_steps", "damping"), {"inverse": ConjugateGradient(max_steps=1)}),

@@ -15,12 +15,15 @@ from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import SGD, Adam, Params, Pretrained, Unroll, exact_hypergradient
 from metapt.hypergrad.params import joined, parted
 from metapt.training import replay
+from metapt.training.batches import StreamBatches
 from metapt.training.checkpoint import Checkpoint
+from metapt.training.loaders import LoaderBatches
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
+from metapt.training.streams import ShuffledStream
 
-from .problems import Batch, Classifier, Normed, Streams, classification, same
+from .problems import Batch, Classifier, Normed, OwnStreams, Streams, classification, same
 
 SPEC = OptimizerSpec("Adam", {"lr": 0.05})
 
@@ -111,13 +114,34 @@ def test_a_checkpoint_of_a_run_with_other_parts_is_refused(tmp_path: Path) -> No
         trainer(Classifier()).run(problem.meta, 4, checkpoint=checkpoint)
 
 
-def test_an_error_of_the_loader_of_a_resumed_run_is_the_loaders(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("connection timed out"), ValueError("connection timed out")])
+def test_an_error_of_the_loader_of_a_resumed_run_is_the_loaders(error: Exception, tmp_path: Path) -> None:
     checkpoint, problem = Checkpoint(tmp_path / "pt", "x"), Normed()
     trainer(problem).run(problem.meta, 2, checkpoint=checkpoint)
     again = trainer(problem)
-    again.batches.load_state_dict = Mock(side_effect=RuntimeError("connection timed out"))  # type: ignore[method-assign]
-    with pytest.raises(RuntimeError, match=r"^connection timed out$"):
+    error.add_note("none, since the loader failed")
+    again.batches.load_state_dict = Mock(side_effect=error)  # type: ignore[method-assign]
+    with pytest.raises(type(error), match=r"^connection timed out\n"):
         again.run(problem.meta, 4, checkpoint=checkpoint)
+
+
+def streams(*names: str) -> Any:
+    return StreamBatches({name: ShuffledStream(4, 2, [torch.Generator()]) for name in names})
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "words"),
+    [
+        (streams("pt"), streams("pt", "ft"), "of pt, and these are of pt, ft"),
+        (streams("pt", "ft"), streams("pt"), "of pt, ft, and these are of pt"),
+        (streams("pt"), LoaderBatches(pretrain=[0], train=[0], validation=[0]), "of pt, and these are of seed, pretra"),
+        (OwnStreams(classification), Streams(classification), "KeyError: 'hypergradient'"),
+    ],
+)
+def test_the_state_of_other_minibatches_is_refused(was: Any, now: Any, words: str) -> None:
+    ours = trainer(batches=now)
+    with pytest.raises(ConfigError, match=f"the run to be resumed had .*{words}.*; give it the old ones"):
+        ours.load_state_dict(ours.state_dict() | {"batches": [was.state_dict()]})
 
 
 # Exact derivatives by replay, against the graph of the whole run, finite differences and torch's optimisers

@@ -154,7 +154,7 @@ KINDS: list[tuple[dict[str, Any], str]] = [
 ]
 PT = Classifier().pretrained
 VALUES: list[tuple[dict[str, Any], str]] = [
-    ({"pretrained": PT._replace(encoder={})}, "the encoder has no parameters"),
+    ({"pretrained": PT._replace(encoder={})}, "the encoder has no parameters that are trained: .* Unfreeze some"),
     ({"meta": {"w": torch.zeros(0)}}, "the set of meta-parameters has no parameters"),
     ({"meta": {"w": torch.arange(3)}}, "'w' of the set of meta-parameters is of type torch.int64"),
     ({"head": {"b": torch.tensor([torch.nan])}}, "'b' of the FT head has values that are not finite"),
