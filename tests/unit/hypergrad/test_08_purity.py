@@ -23,6 +23,7 @@ from metapt.hypergrad import (
     Unroll,
     exact_hypergradient,
 )
+from metapt.hypergrad.nested import cloned
 
 from .problems import DTYPE, Normed, SeededBatch, called, classification, counted, flat, flat_vector, rebuilt
 
@@ -181,3 +182,29 @@ def test_even_a_mask_from_the_global_generator_is_drawn_once() -> None:
 def test_the_same_arguments_give_the_same_bits(solver: Any) -> None:
     first, second = (tensors(call(Normed(), Neumann(3, 0.1), solver)) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_copy_has_the_strides_of_its_tensor() -> None:
+    whole = torch.randn(3, 4, 5)
+    for part in (whole[:, :2], whole[:, ::2, 1:], whole.mT[1:], whole[:, :1].expand(3, 7, 5), whole[:0], whole[0, 0]):
+        copy = cloned(part)
+        assert torch.equal(copy, part)
+        assert copy.stride() == part.stride()
+        assert copy.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
+
+
+def test_copies_of_columns_take_the_memory_of_their_table_once() -> None:
+    table = torch.randn(6, 40)
+    columns = {str(column): table[:, column] for column in range(40)} | {"last rows": table[4:, :-1]}
+    copies = cloned(columns)
+    assert all(torch.equal(copies[name], column) for name, column in columns.items())
+    assert len({copy.untyped_storage().data_ptr() for copy in copies.values()}) == 1
+    assert copies["0"].untyped_storage().nbytes() == 4 * table.numel()
+    apart = cloned([table[:1, :4].mT, table[:2, 1:3], table[4:, 1:3]])
+    assert [copy.untyped_storage().nbytes() for copy in apart] == [16, 4 * 42, 4 * 42]
+
+
+def test_an_array_that_torch_cannot_hold_is_in_the_copy_as_it_is() -> None:
+    numbers = torch.randn(3, 4).numpy()
+    odd = numbers[::-1], numbers.astype(">f8")
+    assert all(each is array for each, array in zip(cloned(odd), odd, strict=True))

@@ -191,19 +191,16 @@ def test_a_list_gives_the_same_minibatch_itself_so_that_it_is_encoded_once() -> 
 
 
 def test_a_loader_with_fewer_minibatches_than_the_run_had_is_refused() -> None:
-    batches, fewer = of_pt(DataLoader(NUMBERS, 2)), of_pt(DataLoader(NUMBERS, 5))
-    taken(batches, 4)
+    taken(batches := of_pt(DataLoader(NUMBERS, 2)), 4)
     with pytest.raises(ConfigError, match="had taken 4 minibatches of pretrain in a pass, and the loader gives fewer"):
-        fewer.load_state_dict(batches.state_dict())
+        of_pt(DataLoader(NUMBERS, 5)).load_state_dict(batches.state_dict())
 
 
 def test_the_minibatches_of_another_seed_are_refused() -> None:
+    state = of_pt(DataLoader(NUMBERS, 2), seed=np.int64(0)).state_dict()
+    assert type(state["seed"]) is int, "a checkpoint keeps no number of NumPy"
     with pytest.raises(ConfigError, match="its seed was 0, and that of LoaderBatches is 1 now"):
-        of_pt(DataLoader(NUMBERS, 2), seed=1).load_state_dict(of_pt(DataLoader(NUMBERS, 2)).state_dict())
-
-
-def test_a_seed_of_numpy_is_kept_as_a_number_of_python() -> None:
-    assert type(of_pt([X], seed=np.int64(1)).state_dict()["seed"]) is int
+        of_pt(DataLoader(NUMBERS, 2), seed=1).load_state_dict(state)
 
 
 class Pair(NamedTuple):
@@ -558,14 +555,13 @@ CROSS, VALIDATION = FittedHead(l2=0.1, cross_fit=True, minibatches=2), [(X[100:1
     "train", [DataLoader(part(0, 50), 50, shuffle=True), [BATCH, (X[25:75], LABELS[25:75])]], ids=["loader", "list"]
 )
 def test_minibatches_that_are_held_out_in_turn(train: Any) -> None:
-    arguments = arguments_of(batches_of(train, VALIDATION), finetuning=CROSS)
-    folds(metapt.check)(*arguments)
+    folds(metapt.check)(*(arguments := arguments_of(batches_of(train, VALIDATION), finetuning=CROSS)))
     folds(lambda: MetaPretraining(*arguments).run())()
 
 
 def test_minibatches_of_two_passes_that_are_held_out_in_turn() -> None:
-    train = DataLoader(part(0, 75), 25, shuffle=True)  # three minibatches a pass, and two a call
-    folds(lambda: MetaPretraining(*arguments_of(batches_of(train, VALIDATION), finetuning=CROSS)).run())()
+    batches = batches_of(DataLoader(part(0, 75), 25, shuffle=True), VALIDATION)  # three a pass, and two a call
+    folds(MetaPretraining(*arguments_of(batches, finetuning=CROSS)).run)()
 
 
 @pytest.mark.parametrize(

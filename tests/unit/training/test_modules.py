@@ -23,11 +23,10 @@ import metapt
 from metapt import Autocast, LoaderBatches, MetaPretraining, MetaSettings, OptimizerSpec, Pretrainer
 from metapt.hypergrad import SGD, FittedHead, Identity, Params, Pretrained, Unroll
 from metapt.hypergrad.checks import check_problem
-from metapt.hypergrad.nested import cloned
 from metapt.training.module_problem import encode_first
 from metapt.training.seeds import Seeded
 
-from . import problems, toys
+from . import toys
 from .kinds import ROWS, TESTED, refused, right
 from .problems import DTYPE, draw
 from .toys import META, X, Y, by_hand, gradient, linear, problem
@@ -496,31 +495,6 @@ BATCHES: dict[str, Callable[[], tuple[Any, Change]]] = {
     "array": lambda: ((X.clone(), Y.clone(), X.numpy().copy()), lambda batch: batch[2].__isub__(batch[2].mean())),
     "data": lambda: ([X.clone(), Y.clone()], lambda batch: batch[0].data.clamp_(-0.5, 0.5)),
 }
-
-
-def test_a_copy_has_the_strides_of_its_tensor() -> None:
-    whole = torch.randn(3, 4, 5)
-    for part in (whole[:, :2], whole[:, ::2, 1:], whole.mT[1:], whole[:, :1].expand(3, 7, 5), whole[:0], whole[0, 0]):
-        copy = cloned(part)
-        assert torch.equal(copy, part)
-        assert copy.stride() == part.stride()
-        assert copy.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr()
-
-
-def test_copies_of_columns_take_the_memory_of_their_table_once() -> None:
-    table = torch.randn(6, 40)
-    columns = {str(column): table[:, column] for column in range(40)} | {"last rows": table[4:, :-1]}
-    copies = cloned(columns)
-    assert problems.same(copies, columns)
-    assert len({copy.untyped_storage().data_ptr() for copy in copies.values()}) == 1
-    assert copies["0"].untyped_storage().nbytes() == 4 * table.numel()
-    apart = cloned([table[:1, :4].mT, table[:2, 1:3], table[4:, 1:3]])
-    assert [copy.untyped_storage().nbytes() for copy in apart] == [16, 4 * 42, 4 * 42]
-
-
-def test_an_array_that_torch_cannot_hold_is_in_the_copy_as_it_is() -> None:
-    odd = X.numpy()[::-1], X.numpy().astype(">f8")
-    assert all(each is array for each, array in zip(cloned(odd), odd, strict=True))
 
 
 def tensors(batch: Any) -> list[Any]:
