@@ -137,6 +137,7 @@ def test_two_jobs_that_fetch_one_file_take_turns(server: Server, target: Path) -
 
 def test_ctrl_c_ends_the_wait_for_another_job(target: Path, caplog: pytest.LogCaptureFixture) -> None:
     first, second = (threading.Timer(wait, os.kill, (os.getpid(), signal.SIGINT)) for wait in (1, 9))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs behind a shell ignores it
     with locked(target):
         first.start()
         second.start()
@@ -144,6 +145,7 @@ def test_ctrl_c_ends_the_wait_for_another_job(target: Path, caplog: pytest.LogCa
             get(target, source("http://127.0.0.1"))
         assert second.is_alive(), "the first one is enough"
         second.cancel()
+        signal.signal(signal.SIGINT, before)
         assert [path.name for path in target.parent.iterdir()] == [f".{NAME}.lock"], "the lock is another one's"
     assert f"{target} is being fetched by another process" in caplog.text
 
