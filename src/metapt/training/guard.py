@@ -26,6 +26,8 @@ ADVICE = {
 }
 """Advice for each symptom; the second is the paper's ("Practical Heuristics for Tuning Optimizer Parameters")."""
 _CONSTANT = "it is piecewise constant or cut off there (round, sign, argmax, a comparison, clamp, detach"
+_TINY = 1e-12
+"""A norm below which a hypergradient may be rounding; 1e-7 is usual on protein graphs."""
 _FLAT_PT = f"the gradient of the PT loss has derivative 0 w.r.t. the meta-parameters: {_CONSTANT})"
 _FLAT_FT = (
     f"the FT validation loss has derivative 0 w.r.t. the encoder: {_CONSTANT}, an FT head of 0: lower l2, or take "
@@ -120,7 +122,7 @@ def cause_of(seen: Sequence[Diagnostics], norm: float, finetuning: FineTuning) -
         norm: the norm of their mean.
         finetuning: the FT solver.
     """
-    if norm < torch.finfo(seen[0].encoder_gradient_norm.dtype).eps:
+    if norm < _TINY:
         sloped = any(map(_is_sloped, seen))
         if norm == 0 or not sloped:
             return f"as {_FLAT_PT if sloped else _FLAT_FT}", ""

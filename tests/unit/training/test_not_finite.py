@@ -427,8 +427,8 @@ DRAWN = warned("an FT head that `l2` draws to 0", "20 times 0 up to rounding", O
 
 
 def test_an_ft_head_of_almost_0_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    DRAWN(run)(finetuning=FittedHead(l2=1e9))
-    check(finetuning=FittedHead(l2=1e9))
+    DRAWN(run)(finetuning=FittedHead(l2=1e12))
+    check(finetuning=FittedHead(l2=1e12))
     assert "wrong: the hypergradient is 0 up to rounding, as the FT validation loss" in capsys.readouterr().out
 
 
