@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 29_122, 198, 400),
-    ("tests", "*.py", 30_938, 185, 575),
+    ("src", "*.py", 29_121, 198, 400),
+    ("tests", "*.py", 30_939, 185, 575),
     ("workflow", "*.smk", 450, 4, 190),
 ]
 """Folder, files, lines of all files, number of files, lines of one file."""

@@ -273,10 +273,9 @@ def _differ(first: Tensor, second: Tensor) -> bool:
 
 def _warn_of_statistics(features_after: Callable[[Params], Tensor], meta: Params) -> None:
     """Log a warning if the hyperparameters change features by buffers, such as BatchNorm's statistics."""
-    with suppress(Exception), torch.no_grad():  # whatever a function raises with other hyperparameters
-        other = {name: value + 0.1 * (1 + value.abs()) for name, value in meta.items()}
-        before, after = features_after(meta), features_after(other)
-        if _differ(before, after):
+    before, other = features_after(meta), {name: value + 0.1 * (1 + value.abs()) for name, value in meta.items()}
+    with suppress(Exception):  # whatever a function raises with other hyperparameters
+        if _differ(before, features_after(other)):
             log.warning(
                 "the features depend on the hyperparameters by buffers that pretrain_loss updates, such as BatchNorm's "
                 "running statistics. A hypergradient takes them for constants, and may be far off. Use GroupNorm, "

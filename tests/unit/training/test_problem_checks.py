@@ -314,7 +314,8 @@ def normed(norm: nn.Module) -> Any:
     """Run meta-PT with noise of a learned size before an encoder with a norm."""
 
     def pretrain_loss(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
-        noisy = batch[0] + meta["w"].exp().sum() * draw(3, *batch[0].shape)
+        x = batch[0].clone().requires_grad_()
+        noisy = torch.autograd.grad(x.square().sum() / 2, x)[0] + meta["w"].exp().sum() * draw(3, *x.shape)
         return toys.pretrain_loss(encoder, head, {"w": torch.zeros(2, dtype=DTYPE)}, (noisy, batch[1]))
 
     toy = toys.problem(nn.Sequential(norm, toys.linear(10)), pretrain_loss=pretrain_loss)
