@@ -60,7 +60,7 @@ def compare(loss: Loss, weights: Params, meta: Params, what: str) -> SecondDeriv
     """
     w, phi = list(weights.values()), list(meta.values())
     dtype = w[0].dtype
-    if dtype not in _STEPS:
+    if not is_comparable(dtype):
         return None
     value = loss(weights, meta)
     gradient = vjp_graph(value, w, what)
@@ -101,6 +101,11 @@ def compare(loss: Loss, weights: Params, meta: Params, what: str) -> SecondDeriv
         slopes = vjp([value], phi)
         is_gradient = _is_slope(lambda point: loss(weights, like(meta, point)), phi, slopes, toward, dtype)
     return SecondDerivatives(hessian, mixed, is_gradient, value)
+
+
+def is_comparable(dtype: torch.dtype) -> bool:
+    """Return whether numbers of this type are precise enough for differences."""
+    return dtype in _STEPS
 
 
 def _plain(vector: Vector) -> Vector:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.differences import Gap, Loss, SecondDerivatives, compare
+from metapt.hypergrad.differences import Gap, Loss, SecondDerivatives, compare, is_comparable
 from metapt.hypergrad.distributed import local_of
 from metapt.hypergrad.nested import cloned, in_double, listed, mapped
 from metapt.hypergrad.params import Params, Pretrained, joined, leaves, parted
@@ -118,11 +118,14 @@ def check_second_derivatives(
         return loss, leaves(joined(*trained[:2])), leaves(fixed)
 
     if not found.keys() >= ({MIXED, HESSIAN} if products else {MIXED}):
-        mixed, hessian = _compared(pretraining, (pretrained, meta, pretrain_batch), "pretrain_loss", products)
-        found |= {MIXED: mixed, HESSIAN: hessian} if products else {MIXED: mixed}
+        gaps = _compared(pretraining, (pretrained, meta, pretrain_batch), "pretrain_loss", products)
+        if gaps is not None:
+            found |= {MIXED: gaps[0], HESSIAN: gaps[1]} if products else {MIXED: gaps[0]}
     if head_steps and head and HEAD not in found:
         what = f"{name_of(problem, 'head_loss')} of encode" if network else name_of(problem, "head_loss")
-        _, found[HEAD] = _compared(finetuning, (pretrained, head, finetune_batch), what, True)
+        gaps = _compared(finetuning, (pretrained, head, finetune_batch), what, True)
+        if gaps is not None:
+            found[HEAD] = gaps[1]
 
 
 def is_tested(problem: MetaProblem) -> bool:
@@ -136,8 +139,11 @@ def is_tested(problem: MetaProblem) -> bool:
 @torch.enable_grad()
 def _compared(
     make: Callable[..., Compared], arguments: tuple[Any, ...], what: str, products: bool
-) -> tuple[Gap | None, Gap | None]:
-    """Compare and judge, in some precision; return the gaps of the mixed derivative and of the Hessian."""
+) -> tuple[Gap | None, Gap | None] | None:
+    """Compare and judge, in some precision; return the gaps of the mixed derivative and of the Hessian.
+
+    Return None where the loss or its gradient is not finite, so that another minibatch has to be looked at.
+    """
     devices = devices_of(arguments[0])
 
     def run(arguments: tuple[Any, ...]) -> SecondDerivatives | None:
@@ -157,7 +163,7 @@ def _compared(
     with torch.random.fork_rng(devices=devices):
         compared, exact = _in_some_precision(run, arguments, products)
     if compared is None:
-        return None, None
+        return None if is_comparable(arguments[0].vector()[0].dtype) else (None, None)
     _judge(what, compared, products, exact)
     return compared.mixed, compared.hessian
 

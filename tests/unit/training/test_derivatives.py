@@ -109,6 +109,15 @@ def test_a_function_that_loses_its_second_derivative_is_refused(name: str) -> No
     refuses(call)()
 
 
+@pytest.mark.parametrize("call", [gradient, toys.exact])
+@pytest.mark.parametrize("data", [(torch.nan * X, Y), (X, torch.nan * Y)])
+def test_it_is_refused_after_a_minibatch_without_a_finite_loss_too(call: Any, data: Any) -> None:
+    toy = problem(through(keeps))
+    call(toy, data)
+    with pytest.raises(RuntimeError, match=LOST[1]):
+        call(toy)
+
+
 @right("a `torch.autograd.Function` whose backward torch can", 1e-6)
 def test_a_function_with_a_right_second_derivative_is_used() -> Any:
     right_square = function(torch.square, lambda context: 2 * context.saved_tensors[0])

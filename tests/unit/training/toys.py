@@ -134,15 +134,15 @@ def agreeing(toy: Any, data: Any = (X, Y)) -> tuple[Tensor, Tensor]:
     return gradient(toy, data, finetuning=Unroll(0), train_batches=[]), truth
 
 
-def exact(toy: Any, steps: int = 4) -> Tensor:
-    """Return the exact hypergradient through some PT steps and one FT step of the network."""
-    train, validation = split((X, Y))
+def exact(toy: Any, data: Any = (X, Y)) -> Tensor:
+    """Return the exact hypergradient through four PT steps and one FT step of the network."""
+    train, validation = split(data)
     return exact_hypergradient(
         toy,
         toy.pretrained,
         META,
         toy.head,
-        pretrain_batches=[(X, Y)] * steps,
+        pretrain_batches=[data] * 4,
         train_batches=[train],
         validation_batches=[validation],
         pretrain_optimizer=SGD(0.3),
