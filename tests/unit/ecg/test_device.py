@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -42,3 +43,11 @@ def test_what_a_warp_does_is_computed_without_a_wait(rehearse: Callable[..., dic
         return lambda: warp_numbers(policy, meta, 64)
 
     assert rehearse(numbers) == {}
+
+
+def test_a_step_of_pt_takes_one_kernel_for_all_parameters_on_a_gpu(make: Callable[..., Setting]) -> None:
+    setting = make()
+    for device, fused in {"cpu": False, "cuda": True, "cuda:1": True}.items():
+        placed = dataclasses.replace(setting, dataset=dataclasses.replace(setting.dataset, device=device))
+        adam = placed.optimizer.build(setting.initial().leaves().encoder)
+        assert bool(adam.defaults["fused"]) is fused

@@ -61,8 +61,9 @@ class Setting:
 
     @property
     def optimizer(self) -> OptimizerSpec:
-        """Return the optimiser of encoder and projection head."""
-        return OptimizerSpec("Adam", {"lr": self.pretrain.lr})
+        """Return the optimiser of encoder and projection head; on a GPU its step is one kernel for all parameters."""
+        on_gpu = self.dataset.device.startswith("cuda")
+        return OptimizerSpec("Adam", {"lr": self.pretrain.lr} | ({"fused": True} if on_gpu else {}))
 
     @property
     def finetune(self) -> tuple[np.ndarray, np.ndarray]:
