@@ -40,14 +40,6 @@ class TwoStageResults(Results):
         """Return the metric by which FT runs are compared."""
         raise NotImplementedError
 
-    def arm_settings(self) -> dict[str, Any]:
-        """Return the settings of the arms that the experiment compares, with what they take from other arms."""
-        return {name: self.resolved(arm) for name, arm in super().arm_settings().items()}
-
-    def resolved(self, arm: Any) -> Any:
-        """Return an arm with what it takes from another arm; nothing, where a domain does not say otherwise."""
-        return arm
-
     def pairs(self) -> list[Pair]:
         """Return the arms that claims and the table of differences compare."""
         return pairs(self.arm_settings(), self.papers_claims)

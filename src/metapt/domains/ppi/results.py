@@ -15,14 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ppi.config import (
-    Arm,
     ArmsSection,
     PpiMeta,
     PpiSettings,
     Supervised,
     has_equal_weights,
     learns_weights,
-    resolved,
     start_of,
 )
 from metapt.domains.ppi.stages import AUROC, FULL_ACCESS, HALF_DATA, HELD_OUT, WEIGHT, finetune_setting
@@ -118,10 +116,6 @@ class PpiResults(TwoStageResults):
         """Return the first arm with supervised PT and equal weights of all tasks; None if there is none."""
         own = ((name, self.config.arms[name]) for name in self.arms)
         return next((name for name, arm in own if isinstance(arm, Supervised) and has_equal_weights(arm)), None)
-
-    def resolved(self, arm: Arm) -> Arm:
-        """Return an arm with the PT learning rate that it has."""
-        return resolved(arm, self.config.arms)
 
     def cells(self) -> list[Cell]:
         """Return the cells of the experiment's setting: each evaluation and arm, in this order."""
