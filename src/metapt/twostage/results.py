@@ -13,6 +13,7 @@ from metapt.evaluation.figures import Look, Style, looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.results import Results
 from metapt.evaluation.statistics import Estimate, estimate_mean
+from metapt.method import MetaArm
 from metapt.twostage.arms import Pair, pairs
 from metapt.twostage.quantities import EVALUATIONS, PRETRAINING
 from metapt.twostage.seeds import seed_means
@@ -39,6 +40,11 @@ class TwoStageResults(Results):
     def auroc(self) -> str:
         """Return the metric by which FT runs are compared."""
         raise NotImplementedError
+
+    @property
+    def meta_arms(self) -> list[str]:
+        """Return the experiment's arms that learn with Algorithm 2."""
+        return [arm for arm in self.arms if isinstance(self.config.arms[arm], MetaArm)]
 
     def pairs(self) -> list[Pair]:
         """Return the arms that claims and the table of differences compare."""

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 
 from metapt.domains.ppi.config import (
     ArmsSection,
-    PpiMeta,
     PpiSettings,
     Supervised,
     has_equal_weights,
@@ -105,11 +104,6 @@ class PpiResults(TwoStageResults):
     def learners(self) -> list[str]:
         """Return the experiment's arms that learn task weights."""
         return [arm for arm in self.section.arms if learns_weights(self.config.arms[arm])]
-
-    @property
-    def meta_arms(self) -> list[str]:
-        """Return the experiment's arms that learn with Algorithm 2."""
-        return [arm for arm in self.arms if isinstance(self.config.arms[arm], PpiMeta)]
 
     @property
     def plain(self) -> str | None:
