@@ -1,4 +1,7 @@
-"""The results of an experiment's PT and FT runs."""
+"""The results of an experiment's PT and FT runs, and statistics of FT runs that share encoders.
+
+The paper reports means over all runs; only means over PT seeds are independent.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from metapt.evaluation.figures import Look, Style, looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.results import Results
-from metapt.evaluation.statistics import Estimate, estimate_mean
+from metapt.evaluation.statistics import Estimate, estimate_mean, paired_difference
 from metapt.method import MetaArm
 from metapt.twostage.arms import Pair, pairs
-from metapt.twostage.quantities import EVALUATIONS, PRETRAINING
-from metapt.twostage.seeds import seed_means
+from metapt.twostage.quantities import EVALUATIONS, PRETRAINING, pretrain_seed
 
 
 class Cell(NamedTuple):
@@ -67,10 +70,6 @@ class TwoStageResults(Results):
         """Return how figures draw each arm."""
         return looks({arm: self.label(arm) for arm in self.arms}, self.styles)
 
-    def runs(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
-        """Return the test AUROC (%) of the FT runs that stand for a cell; see `finetuning`."""
-        return self.finetuning(arm, setting, evaluation)
-
     def spread(self, arm: str, setting: str, evaluation: str) -> Estimate:
         """Return mean and standard error over all FT runs, as if runs with one encoder were independent (as the paper).
 
@@ -78,8 +77,8 @@ class TwoStageResults(Results):
         """
         return estimate_mean(self.runs(arm, setting, evaluation))
 
-    def finetuning(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
-        """Return the test AUROC (%) of each FT run, indexed by pair of seeds.
+    def runs(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
+        """Return the test AUROC (%) of each FT run that stands for a cell, indexed by pair of seeds.
 
         Raises NotMeasuredError if there is no such run.
         """
@@ -138,3 +137,23 @@ class TwoStageResults(Results):
         """Return the paper's AUROC of an arm as at most one row, and a note on it."""
         found = self.papers_aurocs([arm])
         return found[(found["setting"] == setting) & (found["evaluation"] == evaluation)], ""
+
+
+def seed_means(values: pd.Series[float]) -> pd.Series[float]:
+    """Return the mean over the FT runs of each PT seed."""
+    seeds = np.array([pretrain_seed(int(replicate)) for replicate in values.index])
+    found = values.to_numpy(dtype=float)
+    return pd.Series({int(seed): float(np.mean(found[seeds == seed])) for seed in np.unique(seeds)}, dtype=float)
+
+
+def over_seeds(values: pd.Series[float]) -> Estimate:
+    """Return mean and standard error over the means of the PT seeds."""
+    return estimate_mean(seed_means(values))
+
+
+def difference(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
+    """Return the difference between two arms' means of PT seeds, paired by PT seed.
+
+    Raises DataError if the arms have different PT seeds.
+    """
+    return paired_difference(seed_means(a), seed_means(b))

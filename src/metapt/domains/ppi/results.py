@@ -174,7 +174,7 @@ class PpiResults(TwoStageResults):
         different seeds.
         """
         if setting != HELD_OUT_TASKS:
-            return self.finetuning(arm, finetune_setting(self.config.arms[arm], setting), evaluation)
+            return super().runs(arm, finetune_setting(self.config.arms[arm], setting), evaluation)
         folds = self.folds(arm, evaluation)
         if any(set(self.runs(arm, fold, evaluation).index) != set(folds.index) for fold in HELD_OUT):
             raise DataError(
