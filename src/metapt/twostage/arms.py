@@ -20,6 +20,7 @@ Changes = Annotated[
 """The keys of a section in which an arm differs from its domain; the others stay unset."""
 
 NO_PT = "no_pt"  # the method of arms without PT, which a pre-trained control must beat
+META_PT = "meta"  # the method of arms that learn with Algorithm 2
 
 CHANGES = ("pretrain", "finetune")
 """Keys of an arm that hold its `Changes` of its domain's sections of the same name."""

@@ -17,8 +17,7 @@ from metapt.evaluation.figures import Look, Style, looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.results import Results
 from metapt.evaluation.statistics import Estimate, estimate_mean, paired_difference
-from metapt.method import MetaArm
-from metapt.twostage.arms import Pair, pairs
+from metapt.twostage.arms import META_PT, Pair, pairs
 from metapt.twostage.quantities import EVALUATIONS, PRETRAINING, pretrain_seed
 
 
@@ -47,7 +46,7 @@ class TwoStageResults(Results):
     @property
     def meta_arms(self) -> list[str]:
         """Return the experiment's arms that learn with Algorithm 2."""
-        return [arm for arm in self.arms if isinstance(self.config.arms[arm], MetaArm)]
+        return [arm for arm in self.arms if self.config.arms[arm].method == META_PT]
 
     def pairs(self) -> list[Pair]:
         """Return the arms that claims and the table of differences compare."""
