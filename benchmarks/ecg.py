@@ -44,7 +44,8 @@ from metapt.hypergrad.layers.precision import tf32
 from metapt.training.guard import HypergradientGuard
 from metapt.training.recorder import Measured
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import Transfer, linear_evaluation
+from metapt.twostage.finetuning import Transfer
+from metapt.twostage.heads import linear_evaluation
 
 SEEDS = 5
 SMOOTH = config.Warp(smoothing="velocity", scale="log", initial=4.0)

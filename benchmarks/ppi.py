@@ -54,7 +54,8 @@ from metapt.hypergrad.layers.precision import tf32
 from metapt.training.guard import HypergradientGuard
 from metapt.training.recorder import Measured
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import Transfer, linear_evaluation
+from metapt.twostage.finetuning import Transfer
+from metapt.twostage.heads import linear_evaluation
 
 SEEDS = 5
 BATCH = 32

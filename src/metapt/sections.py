@@ -59,6 +59,10 @@ class ArmSection(Section):
         own = {key: type(self).model_fields[key].get_default() for key in OWN_KEYS if key in type(self).model_fields}
         return self.model_copy(update=own)
 
+    def resolved(self, arms: Mapping[str, Any]) -> Self:
+        """Return the arm with what it takes from another one of its domain's `arms`."""
+        return self
+
 
 class SummarySettings(JobSettings):
     """What a job reads that summarises an experiment."""

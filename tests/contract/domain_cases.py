@@ -25,7 +25,7 @@ from metapt.engine.execute import work_of
 from metapt.engine.jobs import Job, Jobs, Place
 from metapt.files import write_csv
 from metapt.machine import Machine
-from metapt.sections import JobSettings
+from metapt.sections import JobSettings, SimulateSettings
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.interruption import Every
 
@@ -118,7 +118,7 @@ def protein_graphs(folder: Path) -> Files:
 def digits(folder: Path) -> Files:
     """Write prepared digits."""
     raw, files = {name: folder / name for name in FILES.values()}, {"data": folder / "images.pt"}
-    mnist_simulate.run(mnist_simulate.DigitsSource(source="digits"), {}, raw, Machine())
+    mnist_simulate.run(SimulateSettings(source="digits"), {}, raw, Machine())
     mnist_prepare.run(JobSettings(), raw, files, Machine())
     return files
 

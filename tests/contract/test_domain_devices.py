@@ -29,7 +29,8 @@ from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import FinetuneProblem, Transfer, linear_evaluation
+from metapt.twostage.finetuning import Transfer
+from metapt.twostage.heads import FinetuneProblem, linear_evaluation
 
 from ..unit.ecg import small_ecgs
 from ..unit.ppi.small_arms import ARMS_HERE, setting_in
@@ -211,7 +212,7 @@ def test_ft_of_heads_waits_at_its_beginning_and_for_its_scores(made: Any, epochs
         return lambda: linear_evaluation(problem, start, streams)
 
     assert rehearse(heads) == {
-        "evaluation.auroc: defined_classes": 1 + 2,  # of validation, and of the test for each head
-        "twostage.heads: linear_heads": 3,  # first heads and learning rates go to the device, the curves come back
+        "twostage.heads: defined_classes": 1 + 2,  # of validation, and of the test for each head
+        "twostage.heads: linear_evaluation": 3,  # first heads and learning rates go to the device, the curves come back
         "twostage.heads: score": 2 * 2,
     }

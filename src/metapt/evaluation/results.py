@@ -57,14 +57,15 @@ class Results:
         return section.arm_names()
 
     def arm_settings(self) -> dict[str, Any]:
-        """Return the settings of the arms that the experiment compares; none if its arms are not in the config.
+        """Return the settings of the arms that the experiment compares, with what they take from other arms.
 
+        There are none if its arms are not in the config.
         Arms of the experiment's own stand in the order of its defaults, and those that the config adds come last.
         """
         own = getattr(self.section, "arms", None)
         if not isinstance(own, Mapping):  # but names of its domain's arms
             known = getattr(self.config, "arms", {})
-            return {name: known[name] for name in self.arms if name in known}
+            return {name: known[name].resolved(known) for name in self.arms if name in known}
         default = list(type(self.section)().arms)
         return {name: own[name] for name in sorted(own, key=lambda each: (*default, each).index(each))}
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, cast
+
+import torch
 
 from metapt.errors import MetaptError
 from metapt.hypergrad.twice import explain as explain_derivative
@@ -43,23 +45,30 @@ class Batches(Protocol):
 
 
 class StreamBatches:
-    """The state of `Batches` whose random draws all come from `ShuffledStream`s.
+    """The state of `Batches` whose random draws all come from `ShuffledStream`s and generators.
 
     Args:
         streams: the streams by name.
+        generators: the generators by name, which is no stream's.
     """
 
-    def __init__(self, streams: dict[str, ShuffledStream]) -> None:
-        self._streams = streams
+    def __init__(
+        self, streams: dict[str, ShuffledStream], generators: Mapping[str, torch.Generator] | None = None
+    ) -> None:
+        self._streams, self._generators = streams, generators or {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the streams by name."""
-        return {name: stream.state_dict() for name, stream in self._streams.items()}
+        """Return the states of streams and generators by name."""
+        streams = {name: stream.state_dict() for name, stream in self._streams.items()}
+        return streams | {name: generator.get_state() for name, generator in self._generators.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken. Raises KeyError if it has other streams."""
-        for name in state | self._streams:
-            self._streams[name].load_state_dict(state[name])
+        """Continue where `state` was taken. Raises KeyError if it has other streams or generators."""
+        for name in state | self.state_dict():
+            if name in self._generators:
+                self._generators[name].set_state(state[name])
+            else:
+                self._streams[name].load_state_dict(state[name])
 
 
 @contextmanager

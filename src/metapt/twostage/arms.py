@@ -20,6 +20,7 @@ Changes = Annotated[
 """The keys of a section in which an arm differs from its domain; the others stay unset."""
 
 NO_PT = "no_pt"  # the method of arms without PT, which a pre-trained control must beat
+META_PT = "meta"  # the method of arms that learn with Algorithm 2
 
 CHANGES = ("pretrain", "finetune")
 """Keys of an arm that hold its `Changes` of its domain's sections of the same name."""
@@ -119,13 +120,13 @@ def differing(arm: Section, control: Section) -> set[str]:
     return {key for key, value in others.items() if value != ours.get(key)} - {"method", *OWN_KEYS}
 
 
-def check_controls(settings: DomainSection, arms: Mapping[str, ComparedArm], defaults: Collection[str]) -> None:
-    """Check the controls of the arms that each experiment of a domain compares.
+def check_controls(settings: DomainSection, own: Mapping[str, ComparedArm], defaults: Collection[str]) -> None:
+    """Check the controls of a domain's `own` arms that each of its experiments compares.
 
-    `arms` have what they take from other arms; a default arm that the config leaves out is no control. Raises
-    ValueError if a control is no arm, or if an arm and a control of one experiment differ in more than the claim is
-    about.
+    A default arm that the config leaves out is no control. Raises ValueError if a control is no arm, or if an arm and a
+    control of one experiment differ in more than the claim is about.
     """
+    arms = {name: arm.resolved(own) for name, arm in own.items()}
     for _, section in settings.experiments():
         compared = [name for name in section.arm_names() if name in arms]
         for name in compared:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -17,14 +15,23 @@ from torch.nn import functional as F
 
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.evaluation.auroc import defined_classes, mean_auroc, undefined_classes
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import copied, leaves
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import without_compiler
 from metapt.training.progress import steps
 from metapt.training.seeds import generator
-from metapt.twostage.heads import Examples, Score, highest, linear_heads, score
+from metapt.twostage.heads import (
+    FinetuneProblem,
+    Score,
+    Split,
+    defined_classes,
+    highest,
+    linear_evaluation,
+    mean_auroc,
+    score,
+    undefined_classes,
+)
 from metapt.twostage.jobs import FinetuneSettings
 from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC, pair
 
@@ -32,9 +39,6 @@ log = logging.getLogger(__name__)
 
 Part = tuple[str, int]
 """An FT run: evaluation, FT seed."""
-
-
-Split = Literal["train", "validation", "test"]
 
 
 class Scores:
@@ -64,36 +68,6 @@ class Scores:
     def remove(self) -> None:
         """Remove the checkpoint."""
         self._checkpoint.remove()
-
-
-class FinetuneProblem(ABC):
-    """What FT trains: a network and a linear head on a labelled data set.
-
-    Attributes:
-        epochs, batch_size: of FT of the whole network.
-        linear_lrs, linear_epochs: of linear evaluation.
-    """
-
-    epochs: int
-    batch_size: int
-    linear_lrs: Sequence[float]
-    linear_epochs: int
-
-    @abstractmethod
-    def initial_head(self, generator: torch.Generator) -> Params:
-        """Return a head with random weights, on the CPU."""
-
-    def training(self, generator: torch.Generator) -> Callable[[Params], Iterator[Examples]]:
-        """Return a function that yields the features and labels of an epoch's minibatches, given the network.
-
-        The generator, on the CPU, draws the minibatches and what else is random. A problem without FT of the whole
-        network has no such function.
-        """
-        raise NotImplementedError
-
-    @abstractmethod
-    def examples(self, network: Params, part: Split) -> Examples:
-        """Return the features of all examples of a part in evaluation mode, without gradients, and their labels."""
 
 
 class Transfer:
@@ -155,26 +129,6 @@ class Transfer:
         """Train to the end, and test."""
         self.train(self._problem.epochs)
         return score(self.curve, *self._outputs(*self._best, "test"), self._lr)
-
-
-def linear_evaluation(problem: FinetuneProblem, start: Pretrained, generators: list[torch.Generator]) -> list[Score]:
-    """Train linear heads on the features of the frozen encoder, all at once, one for each generator and learning rate.
-
-    The score of a generator is that of the learning rate with the best validation AUROC; it does not depend on the
-    other generators.
-    """
-    network = {**start.encoder, **start.buffers}
-    train, validation, test = (problem.examples(network, part) for part in get_args(Split))
-    return linear_heads(
-        train,
-        validation,
-        test,
-        [problem.initial_head(generator) for generator in generators],
-        lrs=problem.linear_lrs,
-        epochs=problem.linear_epochs,
-        batch_size=problem.batch_size,
-        generators=generators,
-    )
 
 
 def check_examples(train: int, evaluated: Mapping[str, Tensor], classes: Sequence[str], unit: str) -> None:

@@ -7,7 +7,7 @@ from random import Random
 from typing import Annotated, Any, ClassVar
 
 import pandas as pd
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from metapt.evaluation import headroom_report
 from metapt.evaluation.experiment import Experiment, Needs
@@ -25,6 +25,11 @@ def rising(ends: tuple[float, float]) -> tuple[float, float]:
 
 
 Range = Annotated[tuple[Rate, Rate], AfterValidator(rising)]
+SharedSeeds = Annotated[
+    list[Seed],
+    Distinct,
+    Field(description="PT seeds, the same for all settings; tables with other seeds can be joined"),
+]
 
 
 class HeadroomSection(ExperimentSection):
@@ -37,9 +42,7 @@ class HeadroomSection(ExperimentSection):
 
     settings: int = key(24, "random settings", ge=2)
     seed: Seed = key(0, "seed of the random settings; the first ones are the same for any number of them")
-    pretrain_seeds: Annotated[list[Seed], Distinct] = key(
-        [0, 1, 2, 3], "PT seeds, the same for all settings; tables with other seeds can be joined"
-    )
+    pretrain_seeds: SharedSeeds = list(range(8))
 
     def made_arms(self) -> list[str]:
         """Return the names of the settings, which are those of their arms."""

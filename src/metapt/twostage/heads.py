@@ -1,18 +1,19 @@
-"""Linear heads on frozen features, trained together; the score of an FT run and the choice of its epoch."""
+"""Linear heads on frozen features, trained together; the score of an FT run, its AUROC, and the choice of its epoch."""
 
 from __future__ import annotations
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.evaluation.auroc import auroc, defined_classes, mean_auroc
-from metapt.hypergrad import Params
+from metapt.errors import DataError
+from metapt.hypergrad import Params, Pretrained
 from metapt.training.streams import to_device
 
 log = logging.getLogger(__name__)
@@ -47,37 +48,49 @@ class Examples(NamedTuple):
     labels: Tensor
 
 
-def linear_heads(
-    train: Examples,
-    validation: Examples,
-    test: Examples,
-    heads: list[Params],
-    *,
-    lrs: Sequence[float],
-    epochs: int,
-    batch_size: int,
-    generators: list[torch.Generator],
-) -> list[Score]:
-    """Train linear heads on features with Adam, each with each learning rate, all at once.
+Split = Literal["train", "validation", "test"]
 
-    The result for a head is the same as if it were trained alone.
 
-    Args:
-        train: examples for training.
-        validation: examples that choose the epoch and, for each head, the learning rate.
-        test: examples for the scores.
-        heads: initial parameters, `weight` [classes, features] and `bias` [classes].
-        lrs: learning rates.
-        epochs: passes over the training examples.
-        batch_size: examples per minibatch.
-        generators: random streams of the minibatches, one for each head, on the CPU.
+class FinetuneProblem(ABC):
+    """What FT trains: a network and a linear head on a labelled data set.
 
-    Returns:
-        A score for each head, at its learning rate.
-
-    Raises:
-        DataError: no class has both labels in validation or test.
+    Attributes:
+        epochs, batch_size: of FT of the whole network.
+        linear_lrs, linear_epochs: of linear evaluation.
     """
+
+    epochs: int
+    batch_size: int
+    linear_lrs: Sequence[float]
+    linear_epochs: int
+
+    @abstractmethod
+    def initial_head(self, generator: torch.Generator) -> Params:
+        """Return a head with random weights, on the CPU."""
+
+    def training(self, generator: torch.Generator) -> Callable[[Params], Iterator[Examples]]:
+        """Return a function that yields the features and labels of an epoch's minibatches, given the network.
+
+        The generator, on the CPU, draws the minibatches and what else is random. A problem without FT of the whole
+        network has no such function.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def examples(self, network: Params, part: Split) -> Examples:
+        """Return the features of all examples of a part in evaluation mode, without gradients, and their labels."""
+
+
+def linear_evaluation(problem: FinetuneProblem, start: Pretrained, generators: list[torch.Generator]) -> list[Score]:
+    """Train linear heads with Adam on the features of a frozen encoder, all at once.
+
+    There is one for each generator and learning rate. The score of a generator is that of the learning rate with the
+    best validation AUROC, as if its heads were trained alone. Raises DataError if no class has both labels in
+    validation or test.
+    """
+    network = {**start.encoder, **start.buffers}
+    train, validation, test = (problem.examples(network, part) for part in get_args(Split))
+    heads, lrs = [problem.initial_head(generator) for generator in generators], problem.linear_lrs
     # One tensor of all parameters [heads, learning rates * classes, features + 1]; the bias is the weight of a one.
     # The sum over minibatch and classes of the gradient of the loss is a product with features; see `_Adam` for rates.
     initial = torch.stack([torch.cat([head["weight"], head["bias"].unsqueeze(1)], 1) for head in heads])
@@ -90,8 +103,8 @@ def linear_heads(
 
     curves: list[Tensor] = []
     states: list[Tensor] = []
-    for _ in range(epochs):
-        for indices in minibatches(len(train.labels), batch_size, generators, weights.device):
+    for _ in range(problem.linear_epochs):
+        for indices in minibatches(len(train.labels), problem.batch_size, generators, weights.device):
             # Several times faster than indexing by `indices`.
             features = inputs.index_select(0, indices.flatten()).view(*indices.shape, -1)
             labels = train.labels[indices].repeat(1, 1, len(lrs))
@@ -181,3 +194,53 @@ def score(curve: list[float], outputs: Tensor, labels: Tensor, learning_rate: fl
 
 def _no_number_last(value: float) -> float:
     return -math.inf if math.isnan(value) else value
+
+
+@torch.no_grad()
+def auroc(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the area under the ROC curve of `scores` and `labels` (0 and 1), [..., n], broadcast: float64 in [0, 1].
+
+    It is computed as the rank statistic of Mann and Whitney with average ranks for ties, and NaN if all labels are
+    equal or a score is NaN.
+    """
+    scores = scores.contiguous()
+    ordered = scores.sort(-1).values
+    below = torch.searchsorted(ordered, scores)
+    up_to = torch.searchsorted(ordered, scores, right=True)
+    ranks = (below + up_to + 1).double() / 2
+    positive = labels.double()
+    positives, negatives = positive.sum(-1), (1 - positive).sum(-1)
+    wins = (ranks * positive).sum(-1) - positives * (positives + 1) / 2
+    return (wins / (positives * negatives)).masked_fill(scores.isnan().any(-1), torch.nan)
+
+
+def mean_auroc(scores: Tensor, labels: Tensor, defined: Tensor | None = None) -> Tensor:
+    """Return the mean AUROC of `scores` [..., n, classes] over the classes that have both `labels` [n, classes].
+
+    It is float64 in [0, 1], [...]. With `defined`, what `defined_classes` returns for the labels, it is computed
+    without waiting for a GPU. Raises DataError if no class has both labels.
+    """
+    return auroc(scores.mT, labels.mT)[..., defined_classes(labels) if defined is None else defined].mean(-1)
+
+
+def defined_classes(labels: Tensor) -> Tensor:
+    """Return the classes that have both labels, of labels [n, classes]: int64, on their device.
+
+    Raises DataError if there are none.
+    """
+    defined = torch.nonzero(~_equal_labels(labels)).flatten()
+    if not len(defined):
+        raise DataError(
+            f"no AUROC is defined on these {len(labels)} examples, as no class has both labels; take more examples."
+        )
+    return defined
+
+
+def undefined_classes(labels: Tensor) -> tuple[int, ...]:
+    """Return the classes whose labels [n, classes] are all 0 or all 1."""
+    return tuple(torch.nonzero(_equal_labels(labels)).flatten().tolist())
+
+
+def _equal_labels(labels: Tensor) -> Tensor:
+    positives = labels.sum(0)
+    return (positives == 0) | (positives == len(labels))

@@ -8,9 +8,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from metapt.engine.jobs import Files, Job, Jobs
 from metapt.sections import DomainSection, JobSettings, ResumableSettings, seed_numbers
-from metapt.twostage.arms import changed, pretrain_part, sharing
+from metapt.twostage.arms import ComparedArm, changed, pretrain_part, sharing
 
-A = TypeVar("A")
+A = TypeVar("A", bound=ComparedArm)
 S = TypeVar("S", bound=DomainSection)
 
 
@@ -126,7 +126,8 @@ class TwoStageJobs(Jobs[S], Generic[S, A]):
 
     def arm(self, name: str, own: A | None = None) -> A:
         """Return the settings of an arm, with what it takes from another arm; `own`: see `pretrain`."""
-        return self.resolved(own if own is not None else self.config.arms[name])
+        arm: A = self.config.arms[name] if own is None else own
+        return arm.resolved(self.config.arms)
 
     def changed_pretrain(self, arm: A) -> Any:
         """Return the domain's `pretrain` with the changes of an arm; the defaults, which do not count, without PT."""
@@ -136,10 +137,6 @@ class TwoStageJobs(Jobs[S], Generic[S, A]):
     def changed_finetune(self, arm: Any) -> Any:
         """Return the domain's `finetune` with the changes of an arm."""
         return changed(self.config.finetune, arm.finetune)
-
-    def resolved(self, arm: A) -> A:
-        """Return an arm with what it takes from another arm."""
-        raise NotImplementedError
 
     def pretrain_part(self, arm: A) -> dict[str, Any]:
         """Return the settings on which an arm's PT depends."""

@@ -1,4 +1,7 @@
-"""The results of an experiment's PT and FT runs."""
+"""The results of an experiment's PT and FT runs, and statistics of FT runs that share encoders.
+
+The paper reports means over all runs; only means over PT seeds are independent.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from metapt.evaluation.figures import Look, Style, looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.results import Results
-from metapt.evaluation.statistics import Estimate, estimate_mean
-from metapt.twostage.arms import Pair, pairs
-from metapt.twostage.quantities import EVALUATIONS, PRETRAINING
-from metapt.twostage.seeds import seed_means
+from metapt.evaluation.statistics import Estimate, estimate_mean, paired_difference
+from metapt.twostage.arms import META_PT, Pair, pairs
+from metapt.twostage.quantities import EVALUATIONS, PRETRAINING, pretrain_seed
 
 
 class Cell(NamedTuple):
@@ -40,13 +43,10 @@ class TwoStageResults(Results):
         """Return the metric by which FT runs are compared."""
         raise NotImplementedError
 
-    def arm_settings(self) -> dict[str, Any]:
-        """Return the settings of the arms that the experiment compares, with what they take from other arms."""
-        return {name: self.resolved(arm) for name, arm in super().arm_settings().items()}
-
-    def resolved(self, arm: Any) -> Any:
-        """Return an arm with what it takes from another arm; nothing, where a domain does not say otherwise."""
-        return arm
+    @property
+    def meta_arms(self) -> list[str]:
+        """Return the experiment's arms that learn with Algorithm 2."""
+        return [arm for arm in self.arms if self.config.arms[arm].method == META_PT]
 
     def pairs(self) -> list[Pair]:
         """Return the arms that claims and the table of differences compare."""
@@ -69,10 +69,6 @@ class TwoStageResults(Results):
         """Return how figures draw each arm."""
         return looks({arm: self.label(arm) for arm in self.arms}, self.styles)
 
-    def runs(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
-        """Return the test AUROC (%) of the FT runs that stand for a cell; see `finetuning`."""
-        return self.finetuning(arm, setting, evaluation)
-
     def spread(self, arm: str, setting: str, evaluation: str) -> Estimate:
         """Return mean and standard error over all FT runs, as if runs with one encoder were independent (as the paper).
 
@@ -80,8 +76,8 @@ class TwoStageResults(Results):
         """
         return estimate_mean(self.runs(arm, setting, evaluation))
 
-    def finetuning(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
-        """Return the test AUROC (%) of each FT run, indexed by pair of seeds.
+    def runs(self, arm: str, setting: str, evaluation: str) -> pd.Series[float]:
+        """Return the test AUROC (%) of each FT run that stands for a cell, indexed by pair of seeds.
 
         Raises NotMeasuredError if there is no such run.
         """
@@ -140,3 +136,23 @@ class TwoStageResults(Results):
         """Return the paper's AUROC of an arm as at most one row, and a note on it."""
         found = self.papers_aurocs([arm])
         return found[(found["setting"] == setting) & (found["evaluation"] == evaluation)], ""
+
+
+def seed_means(values: pd.Series[float]) -> pd.Series[float]:
+    """Return the mean over the FT runs of each PT seed."""
+    seeds = np.array([pretrain_seed(int(replicate)) for replicate in values.index])
+    found = values.to_numpy(dtype=float)
+    return pd.Series({int(seed): float(np.mean(found[seeds == seed])) for seed in np.unique(seeds)}, dtype=float)
+
+
+def over_seeds(values: pd.Series[float]) -> Estimate:
+    """Return mean and standard error over the means of the PT seeds."""
+    return estimate_mean(seed_means(values))
+
+
+def difference(a: pd.Series[float], b: pd.Series[float]) -> Estimate:
+    """Return the difference between two arms' means of PT seeds, paired by PT seed.
+
+    Raises DataError if the arms have different PT seeds.
+    """
+    return paired_difference(seed_means(a), seed_means(b))

@@ -23,8 +23,7 @@ from metapt.evaluation.statistics import Estimate
 from metapt.evaluation.tables import mean_and_error, published
 from metapt.twostage.arms import Pair, without_pretraining
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
-from metapt.twostage.results import Cell, TwoStageResults
-from metapt.twostage.seeds import difference, over_seeds
+from metapt.twostage.results import Cell, TwoStageResults, difference, over_seeds
 
 Row = Mapping[Hashable, Any]
 Runs = Callable[[], "pd.Series[float]"]

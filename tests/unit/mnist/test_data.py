@@ -18,7 +18,7 @@ from metapt.domains.mnist.data.simulate import enlarge
 from metapt.errors import DataError
 from metapt.files import sha256
 from metapt.machine import Machine
-from metapt.sections import JobSettings
+from metapt.sections import JobSettings, SimulateSettings
 
 from ...shared_files import shared
 
@@ -124,7 +124,7 @@ def test_enlarging_is_bilinear() -> None:
 
 def test_the_same_bytes_are_generated_and_prepared_every_time(digits_file: Path, tmp_path: Path) -> None:
     raw = {name: tmp_path / name for name in FILES.values()}
-    simulate.run(simulate.DigitsSource(domain="mnist", source="digits"), {}, raw, Machine())
+    simulate.run(SimulateSettings(domain="mnist", source="digits"), {}, raw, Machine())
     prepare.run(JobSettings(), raw, {"data": tmp_path / "b.pt"}, Machine())
     assert [sha256(path) for path in raw.values()] == [sha256(digits_file.parent / name) for name in raw]
     assert sha256(tmp_path / "b.pt") == sha256(digits_file)

@@ -24,12 +24,12 @@ from metapt.domains.ppi.pretraining_setting import PpiSetting, related, task_gro
 from metapt.domains.ppi.problem import WEIGHTS, PpiBatches, task_weights
 from metapt.domains.ppi.stages import FOLDS, ONLINE, QUANTILES
 from metapt.errors import ConfigError, DataError
-from metapt.evaluation.auroc import mean_auroc
 from metapt.hypergrad import Adam, FittedHead, Neumann, RidgeHead, Unroll
 from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
+from metapt.twostage.heads import mean_auroc
 from metapt.twostage.pretraining import PretrainRun
 
 from ..twostage.whole_runs import Stopped, Unsaved

@@ -17,7 +17,6 @@ from metapt.domains.ppi.data.sections import SIMULATED, Ego, Tasks, links_name, 
 from metapt.domains.ppi.data.string_files import read_links, read_terms
 from metapt.domains.ppi.pretraining_setting import related
 from metapt.domains.ppi.stages import PpiPrepareSettings
-from metapt.errors import ConfigError
 from metapt.machine import Machine
 from metapt.sections import SimulateSettings
 
@@ -48,8 +47,6 @@ def test_the_same_seed_gives_the_same_species_and_bytes(tmp_path: Path) -> None:
         assert (each.labels != other[taxon].labels).any()
     for name in string_names(SIMULATED):
         assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
-    with pytest.raises(ConfigError, match="'simulated'"):
-        sim.run(SimulateSettings(source="string"), {}, outputs(tmp_path), Machine())
 
 
 def test_links_are_as_strings(written: Path) -> None:

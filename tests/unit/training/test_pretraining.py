@@ -134,6 +134,7 @@ def streams(*names: str) -> Any:
     [
         (streams("pt"), streams("pt", "ft"), "of pt, and these are of pt, ft"),
         (streams("pt", "ft"), streams("pt"), "of pt, ft, and these are of pt"),
+        (streams("pt"), StreamBatches({}, {"views": torch.Generator()}), "of pt, and these are of views"),
         (streams("pt"), LoaderBatches(pretrain=[0], train=[0], validation=[0]), "of pt, and these are of seed, pretra"),
         (OwnStreams(classification), Streams(classification), "KeyError: 'hypergradient'"),
     ],

@@ -21,11 +21,11 @@ from metapt.domains.ppi.config import Network, PpiFinetuning
 from metapt.domains.ppi.data import dataset as ppi_features
 from metapt.domains.ppi.data.dataset import on_device, splits
 from metapt.domains.ppi.finetune import PpiFinetuneProblem, sets_of
-from metapt.evaluation.auroc import auroc
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import leaves
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import FinetuneProblem, Transfer, linear_evaluation
+from metapt.twostage.finetuning import Transfer
+from metapt.twostage.heads import FinetuneProblem, auroc, linear_evaluation
 
 from ..ppi.small_graphs import FINE, TEST_SPECIES, small_graphs
 

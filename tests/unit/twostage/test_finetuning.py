@@ -18,8 +18,8 @@ from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
 from metapt.twostage import finetuning
-from metapt.twostage.finetuning import FinetuneProblem, Scores, Start, Transfer, check_examples, finetune, parts, write
-from metapt.twostage.heads import Examples, Score
+from metapt.twostage.finetuning import Scores, Start, Transfer, check_examples, finetune, parts, write
+from metapt.twostage.heads import Examples, FinetuneProblem, Score
 from metapt.twostage.jobs import FinetuneSettings
 
 EVALUATIONS = ["full_transfer", "linear_evaluation"]

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.evaluation.auroc import auroc
-from metapt.hypergrad import Params
+from metapt.hypergrad import Params, Pretrained
 from metapt.training.seeds import generator
-from metapt.twostage.heads import Examples, Score, highest, linear_heads, minibatches
+from metapt.twostage.heads import Examples, FinetuneProblem, Score, auroc, highest, linear_evaluation, minibatches
 
 FEATURES, CLASSES = 6, 3
 
@@ -34,9 +33,28 @@ def head(seed: int) -> Params:
 HEADS = [head(seed) for seed in range(3)]
 
 
-def trained(seeds: list[int], lrs: list[float], epochs: int = 8) -> list[Score]:
-    heads, streams = [HEADS[seed] for seed in seeds], [generator("order", seed) for seed in seeds]
-    return linear_heads(TRAIN, VALIDATION, TEST, heads, lrs=lrs, epochs=epochs, batch_size=16, generators=streams)
+class Given(FinetuneProblem):
+    """Heads that are there already, on features that no encoder makes."""
+
+    batch_size = 16
+
+    def __init__(self, seeds: list[int], sets: dict[str, Examples]) -> None:
+        self._heads, self._sets = [HEADS[seed] for seed in seeds], sets
+
+    def initial_head(self, generator: torch.Generator) -> Params:
+        return self._heads.pop(0)
+
+    def examples(self, network: Params, part: str) -> Examples:
+        return self._sets[part]
+
+
+SETS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+
+
+def trained(seeds: list[int], lrs: list[float], epochs: int = 8, **sets: Examples) -> list[Score]:
+    problem = Given(seeds, SETS | sets)
+    problem.linear_lrs, problem.linear_epochs = lrs, epochs
+    return linear_evaluation(problem, Pretrained({}, {}, {}), [generator("order", seed) for seed in seeds])
 
 
 def test_heads_and_learning_rates_that_are_trained_together_come_out_as_they_would_alone() -> None:
@@ -86,9 +104,8 @@ def test_is_adam_on_minibatches() -> None:
 def test_a_class_without_both_labels_has_no_part_in_the_means() -> None:
     given = [part.labels.clone() for part in (VALIDATION, TEST)]
     given[0][:, 1], given[1][:, 2] = 0.0, 1.0
-    sets = [part._replace(labels=labels) for part, labels in zip((VALIDATION, TEST), given, strict=True)]
-    streams = [generator("order", 0)]
-    (found,) = linear_heads(TRAIN, *sets, HEADS[:1], lrs=[0.1], epochs=2, batch_size=16, generators=streams)
+    validation, test = (part._replace(labels=labels) for part, labels in zip((VALIDATION, TEST), given, strict=True))
+    (found,) = trained([0], [0.1], epochs=2, validation=validation, test=test)
     assert [math.isnan(value) for value in found.class_aurocs] == [False, False, True]
     assert found.test_auroc == pytest.approx(sum(found.class_aurocs[:2]) / 2, abs=1e-6)
     assert math.isfinite(found.validation_auroc)

@@ -13,8 +13,7 @@ from metapt.errors import ConfigError, DataError
 from metapt.evaluation.comparisons import decide
 from metapt.twostage.arms import Pair
 from metapt.twostage.quantities import pair, pretrain_seed
-from metapt.twostage.results import Cell
-from metapt.twostage.seeds import difference, over_seeds, seed_means
+from metapt.twostage.results import Cell, difference, over_seeds, seed_means
 from metapt.twostage.tables import arm_differences, better, difference_text
 
 

@@ -69,7 +69,7 @@ class _EcgBatches(StreamBatches):
                 streams[name] = FoldStream(patients, size, generator("ecg folds batches", seed))
             else:
                 streams[name] = _stream(name, len(own), size, seed)
-        super().__init__(streams)
+        super().__init__(streams, {f"{name} views": own for name, own in self._views.items()})
 
     def train(self) -> Labelled:
         return self._finetune("train")
@@ -88,15 +88,6 @@ class _EcgBatches(StreamBatches):
 
     def _draws(self, name: str, views: int) -> Draws:
         return draw(views, self._dataset.samples, self._given, self._views[name])
-
-    def state_dict(self) -> dict[str, Any]:
-        views = {name: own.get_state() for name, own in self._views.items()}
-        return {"streams": super().state_dict(), "views": views}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state["streams"])
-        for name, own in self._views.items():
-            own.set_state(state["views"][name])
 
 
 class SimclrBatches(_EcgBatches):

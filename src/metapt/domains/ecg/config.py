@@ -7,7 +7,7 @@ of its section says that the paper has none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -111,6 +111,13 @@ class Simclr(PretrainedEcgArm):
     method: Literal["simclr"]
     warp: Warp = Warp()
     warp_of: WarpOf | None = key(None, "the warp of another arm in place of `warp`")
+
+    def resolved(self, arms: Mapping[str, Any]) -> Self:
+        """Return the arm with the warp of the arm that `warp_of` names; `warp_of` stays for a learned warp."""
+        if self.warp_of is None or isinstance(source := arms.get(self.warp_of.of), NoPretraining | None):
+            return self
+        learned = self.warp_of if self.warp_of.use == "as_learned" else None
+        return self.model_copy(update={"warp": source.warp, "warp_of": learned})
 
 
 class EcgMeta(PretrainedEcgArm, MetaArm):
@@ -363,21 +370,10 @@ class EcgSettings(DomainSection):
 
     @model_validator(mode="after")
     def _controls_fit(self) -> EcgSettings:
-        check_controls(self, {name: resolved(arm, self.arms) for name, arm in self.arms.items()}, ARMS)
+        check_controls(self, self.arms, ARMS)
         return self
 
 
 def steps_per_epoch(pretrain: EcgPretraining, signals: int) -> int:
     """Return the number of PT steps of a pass over `signals` ECGs."""
     return max(1, signals // pretrain.batch_size)
-
-
-def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
-    """Return the arm with the warp of the arm of `arms` that `warp_of` names; `warp_of` stays for a learned warp."""
-    if not isinstance(arm, Simclr) or arm.warp_of is None:
-        return arm
-    source = arms.get(arm.warp_of.of)
-    if source is None or isinstance(source, NoPretraining):
-        return arm
-    learned = arm.warp_of if arm.warp_of.use == "as_learned" else None
-    return arm.model_copy(update={"warp": source.warp, "warp_of": learned})

@@ -13,8 +13,8 @@ from metapt.domains.ecg.finetune import EcgFinetuneProblem, Sets
 from metapt.domains.ecg.setting import Setting
 from metapt.hypergrad import Pretrained
 from metapt.training.seeds import generator
-from metapt.twostage.finetuning import Transfer, check_examples, linear_evaluation
-from metapt.twostage.heads import highest
+from metapt.twostage.finetuning import Transfer, check_examples
+from metapt.twostage.heads import highest, linear_evaluation
 from metapt.twostage.quantities import FULL_TRANSFER
 
 _NEWTON_STEPS = 30

@@ -23,8 +23,8 @@ from metapt.hypergrad import Params
 from metapt.hypergrad.layers.precision import computing_in
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
-from metapt.twostage.finetuning import FinetuneProblem, Part, Start, check_examples, finetune, write
-from metapt.twostage.heads import Examples, Score, in_chunks, minibatches
+from metapt.twostage.finetuning import Part, Start, check_examples, finetune, write
+from metapt.twostage.heads import Examples, FinetuneProblem, Score, in_chunks, minibatches
 from metapt.twostage.quantities import BEST_EPOCH, VALIDATION_AUROC
 
 CHUNK = 128  # number of ECGs in a forward pass without gradients

@@ -18,7 +18,6 @@ from metapt.domains.ecg.config import (
     OptSla,
     RandomSearch,
     Simclr,
-    resolved,
 )
 from metapt.domains.ecg.data import LABELS, Found, find
 from metapt.domains.ecg.stages import EcgFinetuneSettings, EcgPretrainSettings, FolderSettings
@@ -83,10 +82,6 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
             listed = self.place.sources[source]
             raw = {file: self.download(listed, file, mem_mb=1000, minutes=240).outputs["file"] for file in RAW}
         return self.prepare(source, PREPARED, JobSettings(), raw, mem_mb=1000, minutes=30)
-
-    def resolved(self, arm: Arm) -> Arm:
-        """Return an arm with the warp that it takes from another arm."""
-        return resolved(arm, self.config.arms)
 
     def pretrain_part(self, arm: Arm) -> dict[str, Any]:
         """Return the settings on which an arm's PT depends."""

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from metapt.domains.ecg.config import Arm, EcgSettings, resolved
+from metapt.domains.ecg.config import EcgSettings
 from metapt.domains.ecg.jobs import EcgJobs, labelled, sees_labels
 from metapt.domains.ecg.stages import AUROC, DISPLACEMENT
 from metapt.evaluation import figures
@@ -76,10 +76,6 @@ class EcgResults(TwoStageResults):
         """Return the metric by which FT runs are compared, whose name has the number of classes."""
         names = (str(name) for name in self.metrics["metric"].unique())
         return next((name for name in names if name.startswith("mean test AUROC over ")), AUROC)
-
-    def resolved(self, arm: Arm) -> Arm:
-        """Return an arm with its warp."""
-        return resolved(arm, self.config.arms)
 
     def cells(self) -> list[Cell]:
         """Return the cells of each evaluation, arm, |D_FT| and meta-PT size (NaN under full access), in this order."""

@@ -41,10 +41,6 @@ class MnistMeta(method.MetaArm):
     pretrain_lr: Rate = key(0.01, "learning rate of PT (Adam)")
     pretrain_steps: Positive = key(1, "P: PT steps between meta-updates")
     warmup_epochs: Annotated[float, Field(ge=0)] = key(0, "PT epochs before the first meta-update")
-    curvature: Literal["hessian", "gauss_newton"] = key(
-        "hessian",
-        "matrix that is inverted: the PT Hessian or, for rotations only, its Gauss-Newton approximation",
-    )
     unroll: Literal["network", "head", "fitted"] = key(
         "network",
         "FT in a meta-update: steps of the network (Eq. 5), steps of its head, or a head fitted to convergence",

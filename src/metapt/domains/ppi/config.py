@@ -7,7 +7,7 @@ of the code that its authors or Hu et al. (2020) released. A default from none o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -126,6 +126,13 @@ class Supervised(PretrainedPpiArm):
         if self.weights is not None and self.group_weights is not None:
             raise ValueError("weights and group_weights both say what the tasks weigh; leave one out")
         return self
+
+    def resolved(self, arms: Mapping[str, Any]) -> Self:
+        """Return the arm with the PT learning rate of the arm whose weights it takes, if that is among `arms`."""
+        source = arms.get(weights_of(self) or "")
+        if isinstance(source, WithoutPretraining | None):
+            return self
+        return self.model_copy(update={"pretrain_lr": source.pretrain_lr})
 
 
 class CoTrain(PretrainedPpiArm):
@@ -341,21 +348,13 @@ class PpiSettings(DomainSection):
 
     @model_validator(mode="after")
     def _controls_fit(self) -> PpiSettings:
-        check_controls(self, {name: resolved(arm, self.arms) for name, arm in self.arms.items()}, ARMS)
+        check_controls(self, self.arms, ARMS)
         return self
 
 
 def weights_of(arm: Arm) -> str | None:
     """Return the arm whose learned weights this arm takes; None if it takes none."""
     return arm.weights.of if isinstance(arm, Supervised) and arm.weights is not None else None
-
-
-def resolved(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
-    """Return the arm with the PT learning rate of the arm whose weights it takes, if that is among `arms`."""
-    source = arms.get(weights_of(arm) or "")
-    if source is None or isinstance(source, WithoutPretraining):
-        return arm
-    return arm.model_copy(update={"pretrain_lr": source.pretrain_lr})
 
 
 def start_of(name: str, arms: Mapping[str, Arm]) -> str | None:

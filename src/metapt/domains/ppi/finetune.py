@@ -26,8 +26,8 @@ from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.seeds import generator
 from metapt.training.streams import to_device
-from metapt.twostage.finetuning import FinetuneProblem, Part, Start, check_examples, finetune, write
-from metapt.twostage.heads import Examples, Score, minibatches
+from metapt.twostage.finetuning import Part, Start, check_examples, finetune, write
+from metapt.twostage.heads import Examples, FinetuneProblem, Score, minibatches
 from metapt.twostage.quantities import BEST_EPOCH, LEARNING_RATE, VALIDATION_AUROC
 
 

@@ -14,7 +14,6 @@ from metapt.domains.ppi.config import (
     PpiPretraining,
     PpiSettings,
     WithoutPretraining,
-    resolved,
     weights_of,
 )
 from metapt.domains.ppi.data.sections import ARCHIVE, SIMULATED, String, string_names
@@ -53,10 +52,6 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
         # The archive holds the graphs of all species; of STRING's files, one species is read at a time.
         mem_mb = 12000 if source == "hu2020" else 3000 + self._graphs() // 20
         return self.prepare(source, PREPARED, settings, raw, mem_mb=mem_mb, minutes=120)
-
-    def resolved(self, arm: Arm) -> Arm:
-        """Return an arm with the PT learning rate of the arm whose weights it takes."""
-        return resolved(arm, self.config.arms)
 
     def pretrain_setting(self, arm: Arm, setting: str) -> str:
         """Return the setting of the PT run that serves an arm in a setting."""

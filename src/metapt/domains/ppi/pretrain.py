@@ -19,10 +19,10 @@ from metapt.domains.ppi.problem import WEIGHTS, task_weights
 from metapt.domains.ppi.stages import OTHERS, PLANTED, RELATIVES, WEIGHT, PpiPretrainSettings
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.evaluation.auroc import auroc
 from metapt.files import reading
 from metapt.machine import Machine
 from metapt.twostage import pretraining
+from metapt.twostage.heads import auroc
 
 
 def run(settings: PpiPretrainSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:

@@ -18,10 +18,10 @@ from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained,
 from metapt.domains.ppi.problem import WEIGHTS, PpiBatches
 from metapt.domains.ppi.stages import HALF_DATA, HELD_OUT, ONLINE, permuted_share
 from metapt.errors import ConfigError, DataError
-from metapt.evaluation.auroc import mean_auroc
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
+from metapt.twostage.heads import mean_auroc
 
 IMPLIED = 99  # least percentage of the graphs with a fine term that carry a related coarse term
 COMMON = 50  # percentage of all graphs from which on a coarse term is not informative

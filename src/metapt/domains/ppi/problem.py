@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -107,12 +107,6 @@ class Dropout:
             return None
         return dropout_masks(self._network.layers, nodes, self._network.width, self._rate, self._generator)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"generator": self._generator.get_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._generator.set_state(state["generator"])
-
 
 class PpiBatches(StreamBatches):
     """PT minibatches with coarse labels, and FT minibatches with fine labels.
@@ -145,7 +139,8 @@ class PpiBatches(StreamBatches):
         self._dropout = {name: Dropout(stream, network, dropout) for name, stream in masks.items()}
         streams = {name: [generator("ppi batches", name, seed)] for name in sets}
         super().__init__(
-            {name: ShuffledStream(len(chosen), size, streams[name]) for name, (chosen, size) in sets.items()}
+            {name: ShuffledStream(len(chosen), size, streams[name]) for name, (chosen, size) in sets.items()},
+            {f"{name} dropout": own for name, own in masks.items()},
         )
 
     def pretrain(self) -> LabelledGraphs:
@@ -173,12 +168,3 @@ class PpiBatches(StreamBatches):
 
     def _next(self, name: str) -> Tensor:
         return self._indices[name][self._streams[name].next()[0]]
-
-    def state_dict(self) -> dict[str, Any]:
-        masks = {name: each.state_dict() for name, each in self._dropout.items()}
-        return {"streams": super().state_dict(), "dropout": masks}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state["streams"])
-        for name, each in self._dropout.items():
-            each.load_state_dict(state["dropout"][name])

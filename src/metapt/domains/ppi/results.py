@@ -15,14 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.domains.ppi.config import (
-    Arm,
     ArmsSection,
-    PpiMeta,
     PpiSettings,
     Supervised,
     has_equal_weights,
     learns_weights,
-    resolved,
     start_of,
 )
 from metapt.domains.ppi.stages import AUROC, FULL_ACCESS, HALF_DATA, HELD_OUT, WEIGHT, finetune_setting
@@ -109,19 +106,10 @@ class PpiResults(TwoStageResults):
         return [arm for arm in self.section.arms if learns_weights(self.config.arms[arm])]
 
     @property
-    def meta_arms(self) -> list[str]:
-        """Return the experiment's arms that learn with Algorithm 2."""
-        return [arm for arm in self.arms if isinstance(self.config.arms[arm], PpiMeta)]
-
-    @property
     def plain(self) -> str | None:
         """Return the first arm with supervised PT and equal weights of all tasks; None if there is none."""
         own = ((name, self.config.arms[name]) for name in self.arms)
         return next((name for name, arm in own if isinstance(arm, Supervised) and has_equal_weights(arm)), None)
-
-    def resolved(self, arm: Arm) -> Arm:
-        """Return an arm with the PT learning rate that it has."""
-        return resolved(arm, self.config.arms)
 
     def cells(self) -> list[Cell]:
         """Return the cells of the experiment's setting: each evaluation and arm, in this order."""
@@ -186,7 +174,7 @@ class PpiResults(TwoStageResults):
         different seeds.
         """
         if setting != HELD_OUT_TASKS:
-            return self.finetuning(arm, finetune_setting(self.config.arms[arm], setting), evaluation)
+            return super().runs(arm, finetune_setting(self.config.arms[arm], setting), evaluation)
         folds = self.folds(arm, evaluation)
         if any(set(self.runs(arm, fold, evaluation).index) != set(folds.index) for fold in HELD_OUT):
             raise DataError(

@@ -15,8 +15,8 @@ from metapt.hypergrad import Params
 from metapt.machine import Machine
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.pretrained_file import load_pretrained
-from metapt.twostage.finetuning import FinetuneProblem, Part, Start, finetune, write
-from metapt.twostage.heads import Examples
+from metapt.twostage.finetuning import Part, Start, finetune, write
+from metapt.twostage.heads import Examples, FinetuneProblem
 from metapt.twostage.jobs import FinetuneSettings
 
 AUROC = "test AUROC (%)"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from metapt.domains.ecg.config import EcgMeta, Simclr
-from metapt.domains.ecg.jobs import EcgJobs, labelled
+from metapt.domains.ecg.config import Simclr
+from metapt.domains.ecg.jobs import labelled
 from metapt.domains.ecg.results import EcgResults
-from metapt.evaluation.experiment import Needs
 from metapt.sections import ExperimentSection, Positive, key
 from metapt.twostage.cost import Limit, experiment
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP
@@ -24,21 +23,13 @@ class EcgCost(ExperimentSection):
     finetune_size: Positive = key(500, "labelled ECGs at meta-PT time, and in FT")
 
 
-def needs(jobs: EcgJobs, section: EcgCost) -> Needs:
-    """Return the PT runs of each arm, and the FT runs of the first one, since those of all arms take equally long."""
-    setting = labelled(section.finetune_size)
-    return Needs([*jobs.encoders(section.arms, setting), *jobs.finetunes([(section.arms[0], setting)])])
-
-
 EXPERIMENT = experiment(
     EcgCost,
     order=6,
-    needs=needs,
+    setting=lambda section: labelled(section.finetune_size),
     results=EcgResults,
     plain=lambda results: next((arm for arm in results.arms if isinstance(results.config.arms[arm], Simclr)), None),
-    meta_arms=lambda results: [arm for arm in results.arms if isinstance(results.config.arms[arm], EcgMeta)],
     papers=("1.5 h, 4-5 GB", "3 h, 8-9 GB"),
-    papers_ratio=3.0 / 1.5,
     limits=LIMITS,
     problem="ECGs",
 )

@@ -10,7 +10,7 @@ from metapt.domains.ecg.jobs import EcgJobs, labelled, sees_labels
 from metapt.domains.ecg.results import EcgResults, finetune_setting
 from metapt.evaluation.experiment import Needs
 from metapt.sections import Positive, key
-from metapt.twostage.headroom import HeadroomSection, Range, experiment
+from metapt.twostage.headroom import HeadroomSection, Range, SharedSeeds, experiment
 
 VIEWS = "crop", "noise", "temperature"  # keys of PT that a setting draws, beside the strength of its warp
 
@@ -27,6 +27,7 @@ class EcgHeadroom(HeadroomSection):
     """Random settings of warp, crop, jitter and temperature, each with the same PT seeds. Not in the paper."""
 
     reference: str = key("simclr", "the arm that settings are compared with, whose PT sees no labels")
+    pretrain_seeds: SharedSeeds = [0, 1, 2, 3]
     strength: Range = key(
         (0.25, 64.0), "range of the strength of a warp whose velocity is smoothed, one for all ECGs, samples"
     )

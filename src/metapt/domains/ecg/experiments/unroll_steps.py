@@ -13,8 +13,7 @@ from metapt.evaluation.experiment import Experiment
 from metapt.evaluation.statistics import Estimate
 from metapt.sections import ExperimentSection, Sizes, key
 from metapt.twostage.arms import Pair, differing
-from metapt.twostage.results import Cell
-from metapt.twostage.seeds import difference
+from metapt.twostage.results import Cell, difference
 from metapt.twostage.tables import beats, papers_words
 
 FEW_POINTS = 1.0  # difference in percentage points of AUROC that counts as small

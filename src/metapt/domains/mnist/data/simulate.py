@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metapt.domains.mnist.data import FILES, SIDE, TRAIN_IMAGES, write_idx
 from metapt.machine import Machine
-from metapt.sections import JobSettings
+from metapt.sections import SimulateSettings
 
 TRAIN = TRAIN_IMAGES["digits"]
 _LEVELS = 16  # grey values of the small images: 0..16
 _TENTHS = 10
 
 
-class DigitsSource(JobSettings):
-    """The source of the data, which is generated."""
-
-    source: Literal["digits"]
-
-
-def run(settings: DigitsSource, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def run(settings: SimulateSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Write 1,300 training and 497 test digits as MNIST's IDX files, by the names in `FILES`; always the same bytes.
 
     The collection is ordered by writer. It is shuffled before the split, so that both parts have one distribution.

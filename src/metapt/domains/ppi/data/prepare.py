@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +19,7 @@ from metapt.domains.ppi.data.sections import ARCHIVE, String, Tasks, links_name,
 from metapt.domains.ppi.data.string_files import Annotations, Links, read_links, read_terms
 from metapt.domains.ppi.stages import PpiPrepareSettings
 from metapt.errors import ConfigError
-from metapt.files import atomic_path
+from metapt.files import write_csv
 from metapt.machine import Machine
 
 log = logging.getLogger(__name__)
@@ -54,10 +52,10 @@ def run(settings: PpiPrepareSettings, inputs: dict[str, Path], outputs: dict[str
     counts |= _count(graphs)
     for name, value in counts.items():
         log.info("%s: %s", name, f"{value:,}" if isinstance(value, int) else f"{value:,.1f}")
-    with atomic_path(outputs["tasks"]) as tasks_path, atomic_path(outputs["counts"]) as counts_path:
-        _write(tasks_path, TASKS, _tasks(graphs, terms))
-        _write(counts_path, ("name", "value"), counts.items())
-        save(graphs, outputs["graphs"])
+    tasks = dict(zip(TASKS, zip(*_tasks(graphs, terms), strict=True), strict=True))
+    save(graphs, outputs["graphs"])
+    write_csv(tasks, outputs["tasks"])
+    write_csv({"name": counts, "value": counts.values()}, outputs["counts"])
 
 
 def _check_species(species: Sequence[int], test_species: Sequence[int]) -> None:
@@ -158,13 +156,6 @@ def _tasks(graphs: Graphs, terms: pd.DataFrame | None) -> Iterator[tuple[object,
             positives += unpack(bits[start : start + _CHUNK], number).sum(axis=0, dtype=np.int64)
         for task, count in enumerate(positives.tolist()):
             yield kind, task, *next(names, ("", "", "")), count
-
-
-def _write(path: Path, columns: Sequence[str], rows: Any) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metapt.domains.ppi.data.sections import SIMULATED, links_name, terms_name
-from metapt.errors import ConfigError
 from metapt.files import atomic_path
 from metapt.machine import Machine
 from metapt.sections import SimulateSettings
@@ -107,12 +106,7 @@ class Species:
 
 
 def run(settings: SimulateSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Write networks and terms of five species of 300 proteins each, in STRING's form, by `string_names(SIMULATED)`.
-
-    Raises ConfigError if the source is another one.
-    """
-    if settings.source != "simulated":
-        raise ConfigError(f"ppi.source {settings.source!r} can't be generated; legal here: 'simulated'.")
+    """Write networks and terms of five species of 300 proteins each, in STRING's form, by `string_names(SIMULATED)`."""
     write(generate(PROTEINS, SEED), outputs)
 
 

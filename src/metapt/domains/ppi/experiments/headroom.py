@@ -15,7 +15,7 @@ from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.stages import group, permuted
 from metapt.evaluation.experiment import Needs
-from metapt.sections import Distinct, Seed, key
+from metapt.sections import Distinct, key
 from metapt.twostage.headroom import HeadroomSection, Range, experiment
 
 
@@ -23,9 +23,6 @@ class PpiHeadroom(HeadroomSection):
     """Random weights of groups of PT tasks, each with the same PT seeds. Not in the paper."""
 
     reference: str = key("graph_supervised", "the arm that settings are compared with: plain PT with equal weights")
-    pretrain_seeds: Annotated[list[Seed], Distinct] = key(
-        list(range(8)), "PT seeds, the same for all settings; tables with other seeds can be joined"
-    )
     groups: int = key(20, "groups of PT tasks with alike labels", ge=2)
     weight: Range = key((0.02, 1.98), "range of a group's weight, 2 sigmoid(phi), drawn log-uniformly")
     permuted: Annotated[list[Annotated[int, Field(ge=0, le=99)]], Distinct] = key(

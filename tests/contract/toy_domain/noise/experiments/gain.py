@@ -17,8 +17,7 @@ from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.tables import Tables, mean_and_error
 from metapt.sections import ExperimentSection
 from metapt.twostage.quantities import LINEAR_EVALUATION
-from metapt.twostage.results import TwoStageResults
-from metapt.twostage.seeds import over_seeds
+from metapt.twostage.results import TwoStageResults, over_seeds
 from metapt.twostage.tables import better
 
 
@@ -44,7 +43,7 @@ def needs(jobs: NoiseJobs, section: Gain) -> Needs:
 
 def cells(results: NoiseResults) -> pd.DataFrame:
     """Return a row per arm: arm (as label), mean, standard_error over PT seeds, seeds."""
-    found = {arm: over_seeds(results.finetuning(arm, "", LINEAR_EVALUATION)) for arm in results.arms}
+    found = {arm: over_seeds(results.runs(arm, "", LINEAR_EVALUATION)) for arm in results.arms}
     rows = [
         {"label": arm, "mean": e.mean, "standard_error": e.standard_error, "seeds": e.n} for arm, e in found.items()
     ]
@@ -67,7 +66,7 @@ def figure(results: NoiseResults) -> Figure:
 def comparisons(results: NoiseResults) -> Iterator[Comparison]:
     """Yield one claim: learned noise is better than its initial value."""
     if {"meta", "fixed"} <= set(results.arms):
-        runs = [lambda arm=arm: results.finetuning(arm, "", LINEAR_EVALUATION) for arm in ("meta", "fixed")]
+        runs = [lambda arm=arm: results.runs(arm, "", LINEAR_EVALUATION) for arm in ("meta", "fixed")]
         yield better("meta beats fixed", "meta", "fixed", results.auroc, LINEAR_EVALUATION, (runs[0], runs[1]))
 
 

@@ -15,7 +15,7 @@ from metapt.domains.mnist.quantities import ACCURACY, VALIDATION_ACCURACY
 from metapt.domains.mnist.results import MnistResults
 from metapt.evaluation.experiment import Needs
 from metapt.evaluation.headroom import REFERENCE
-from metapt.sections import Distinct, Positive, Seed, key
+from metapt.sections import Positive, key
 from metapt.twostage.headroom import HeadroomSection, experiment, rising
 
 
@@ -24,9 +24,6 @@ class MnistHeadroom(HeadroomSection):
 
     logarithmic: ClassVar[bool] = False
 
-    pretrain_seeds: Annotated[list[Seed], Distinct] = key(
-        list(range(8)), "PT seeds, the same for all settings; tables with other seeds can be joined"
-    )
     mean: Annotated[tuple[float, float], AfterValidator(rising)] = key(
         (0.0, 180.0), "range of the mean rotation in PT, uniform, degrees"
     )
