@@ -21,17 +21,8 @@ from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import without_compiler
 from metapt.training.progress import steps
 from metapt.training.seeds import generator
-from metapt.twostage.heads import (
-    FinetuneProblem,
-    Score,
-    Split,
-    defined_classes,
-    highest,
-    linear_evaluation,
-    mean_auroc,
-    score,
-    undefined_classes,
-)
+from metapt.twostage.auroc import defined_classes, mean_auroc, undefined_classes
+from metapt.twostage.heads import FinetuneProblem, Score, Split, highest, linear_evaluation, score
 from metapt.twostage.jobs import FinetuneSettings
 from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC, pair
 
