@@ -24,11 +24,7 @@ from .graphs_helper import related_graphs
 from .small_arms import ARMS_HERE, setting_in
 from .small_graphs import COARSE, FINE
 
-ARMS = {
-    name: arm
-    for name, arm in ARMS_HERE.items()
-    if name not in ("meta-identity", "meta-fitted", "meta-released", "cotrain_pcgrad-shared")
-}
+ARMS = {name: arm for name, arm in ARMS_HERE.items() if name not in ("meta-identity", "meta-fitted", "meta-released")}
 """Without those that differ from others in what they do with their labels alone."""
 SETTINGS = ["half_data", "held_out_0", "permuted_50"]
 """Half data grants less than full access, in which PT without FT data then is."""
@@ -37,7 +33,7 @@ Pretrained = Callable[[str, str, PpiDataset], list[Params]]
 
 @pytest.fixture(scope="module")
 def dataset() -> PpiDataset:
-    """Return graphs whose PT tasks 3 and 6 are implied by FT tasks 0 and 2, so that `related_only` always has tasks."""
+    """Return graphs whose PT tasks 3 and 6 are implied by FT tasks 0 and 2."""
     return on_device(related_graphs(pairs=((3, 0), (6, 2))), "cpu")
 
 

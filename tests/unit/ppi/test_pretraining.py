@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -110,13 +108,6 @@ def test_fixed_weights_are_those_that_another_arm_has_learned(make: Make) -> Non
     assert torch.equal(permuted.sort().values, LEARNED.sort().values)
     assert torch.equal(permuted, weights("meta-permuted"))
     assert len({tuple(each.tolist()) for each in (permuted, weights("meta-permuted", 1), LEARNED)}) == 3
-    order = LEARNED.argsort(descending=True)
-    for name, kept in (("meta-top", order[:2]), ("meta-bottom", order[-2:])):  # a quarter of ten
-        used = task_weights({WEIGHTS: weights(name)})
-        assert (used[kept] == 1).all()
-        assert float(used.sum()) == pytest.approx(2, abs=1e-9)
-    related = task_weights({WEIGHTS: weights("related_only")})
-    assert (float(related[3]), float(related.sum())) == (1, pytest.approx(1, abs=1e-9)), "an FT task implies task 3"
 
 
 def test_pt_sees_train_validation_and_easy_graphs_and_their_centres(make: Make) -> None:
@@ -259,8 +250,8 @@ def test_every_option_of_an_arm_reaches_its_loop(make: Make, monkeypatch: pytest
 
 
 def test_the_gradients_of_co_training_are_the_arms(ran: Ran) -> None:
-    ends = [ran(name).pretrained.encoder["node"] for name in ("cotrain", "cotrain_pcgrad", "cotrain_pcgrad-shared")]
-    assert len({tuple(end.tolist()) for end in ends}) == 3
+    ends = [ran(name).pretrained.encoder["node"] for name in ("cotrain", "cotrain_pcgrad")]
+    assert not torch.equal(*ends)
 
 
 def test_warm_up_is_in_epochs(make: Make) -> None:
@@ -289,17 +280,6 @@ def test_hypergradients_alone_compute_layers_anew(make: Make) -> None:
     loop: Any = meta_loop(make(), config.PpiMeta(**META, recompute=True))
     assert loop.problem.encoder._recompute
     assert not loop._pretrainer.problem.encoder._recompute
-
-
-def test_related_tasks_of_which_none_has_a_weight_are_refused() -> None:
-    dataset = SimpleNamespace(coarse_tasks=4, device="cpu")
-    learned, last = torch.tensor([3.0, 2.0, 1.0, 0.0]), np.array([False, False, False, True])
-    setting: Any = SimpleNamespace(dataset=dataset, learned=learned, relatives=lambda: last, name="full_access", seed=0)
-    uses: Any = ("bottom_quarter", True), ("top_quarter", False)
-    for use, legal in uses:
-        arm = config.Supervised(method="supervised", tasks="related", weights=config.TaskWeights(of="meta", use=use))
-        with nullcontext() if legal else pytest.raises(ConfigError, match="leaves none that has a weight"):
-            assert fixed_weights(setting, arm)[WEIGHTS].argmax() == 3
 
 
 def blocks(noise: float = 0.05) -> NDArray[np.bool_]:

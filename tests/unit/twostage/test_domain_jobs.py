@@ -123,7 +123,7 @@ def test_jobs_say_all_that_their_results_depend_on() -> None:
     assert inputs["pretrained"] == "results/x/ppi/pretrain/graph_supervised/full_access/seed1/pretrained.pt"
 
 
-@pytest.mark.parametrize("arm", ["graph_supervised", "meta", "meta-frozen", "related_only"])
+@pytest.mark.parametrize("arm", ["graph_supervised", "meta", "meta-frozen"])
 def test_settings_in_which_pt_and_ft_see_the_same_share_runs(arm: str) -> None:
     names, sees_ft = ["full_access", "half_data", "held_out_2", "permuted_50"], arm != "graph_supervised"
     found = [pretrain_setting(PPI_ARMS[arm], name) for name in names]

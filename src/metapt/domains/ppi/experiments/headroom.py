@@ -49,9 +49,7 @@ class PpiHeadroom(HeadroomSection):
         super().check(domain)
         arm = domain.arms[self.reference]
         if not (isinstance(arm, Supervised) and has_equal_weights(arm)):
-            raise ValueError(
-                f".reference is {self.reference!r}; legal: an arm of method supervised with tasks: all and no weights"
-            )
+            raise ValueError(f".reference is {self.reference!r}; legal: an arm of method supervised without weights")
         if self.weight[1] >= 2:
             raise ValueError(f".weight goes up to {self.weight[1]:g}; legal: weights below 2")
 
