@@ -65,8 +65,6 @@ SETTINGS = {
     "full_access": "full access",
     "half_data": "half data",
     "held_out_tasks": "held-out tasks",
-    "permuted_50": "50 % of PT tasks permuted",
-    "permuted_90": "90 % of PT tasks permuted",
 }
 """Names of settings in tables and figures."""
 
