@@ -144,9 +144,6 @@ ECG = small_ecgs.ARMS | {
     for name, fewer in (("optsla", {"epochs": 1}), ("random_search", {"candidates": 2}))
 }
 FT = {"epochs": 2, "linear_epochs": 3, "batch_size": 16}
-PPI = {
-    name: arm for name, arm in small_arms.ARMS_HERE.items() if name not in ("related_only", "meta-top", "meta-bottom")
-}
 
 
 CASES = {
@@ -206,7 +203,7 @@ CASES = {
                 "pretrain": {"epochs": 2, "batch_size": 32, "online_evaluations": 3},
                 "finetune": FT | {"lrs": [1e-4, 1e-2]},
             },
-            PPI | {"graph_supervised-slow": PPI_ARMS["graph_supervised-slow"]},
+            small_arms.ARMS_HERE | {"graph_supervised-slow": PPI_ARMS["graph_supervised-slow"]},
             protein_graphs,
             place=("full_access",),
             batches="metapt.domains.ppi.problem.PpiBatches",
@@ -214,7 +211,7 @@ CASES = {
             plain="graph_supervised",
             still={"meta_lr": 1e-30},
             controls={"meta": "graph_supervised-slow", "meta-stable": "graph_supervised"},
-            twice=("cotrain", "cotrain_pcgrad", "cotrain_pcgrad-shared", "cotrain_learned_weights"),
+            twice=("cotrain", "cotrain_pcgrad", "cotrain_learned_weights"),
         ),
     ]
 }

@@ -187,7 +187,7 @@ def test_an_arm_that_learns_nothing_gives_its_controls_bits(case: Case, arm: str
 
 ALIKE = {
     "ecg": ("meta-permuted_labels", "meta-random_sign"),
-    "ppi": ("graph_supervised-slow", "meta-frozen", "meta-permuted", "meta-identity", "cotrain_pcgrad-shared"),
+    "ppi": ("graph_supervised-slow", "meta-frozen", "meta-permuted", "meta-identity"),
 }
 """Arms whose PT runs keep and take up nothing that those of others do not."""
 LONG = "random_search", "optsla", "best_of"

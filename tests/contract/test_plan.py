@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import metapt
-from metapt.domains.ppi.config import ARMS, MAIN_ARMS, uses_labels
+from metapt.domains.ppi.config import ARMS, uses_labels
 from metapt.domains.ppi.stages import FOLDS
 from metapt.engine.config import load, validate
 from metapt.engine.digest import PACKAGE
@@ -127,9 +127,9 @@ def test_a_file_that_no_job_makes_is_told_its_neighbour() -> None:
 def test_the_papers_protein_experiments_take_these_jobs() -> None:
     fewer = PAPER["ppi"]["half_data"]["arms"]
     others = [arm for arm in fewer if uses_labels(ARMS[arm])]
-    pretrain = len(MAIN_ARMS) - 1 + (1 + FOLDS) * len(others)  # the two arms without PT share PT runs
+    pretrain = len(ARMS) - 1 + (1 + FOLDS) * len(others)  # the two arms without PT share PT runs
     # Arms that see no FT data have no runs for half of them, but separate FT runs on held-out tasks.
-    finetune = len(MAIN_ARMS) + len(others) + FOLDS * len(fewer)
+    finetune = len(ARMS) + len(others) + FOLDS * len(fewer)
     seeds = PAPER["ppi"]["pretrain_seeds"]
     assert stages(plan(ppi=PAPER["ppi"])) == {
         "download": 1,

@@ -126,8 +126,8 @@ WRONG: list[tuple[str, int | None, str]] = [
         "ppi: arms.meta.controls.graph_supervised-slow: the two differ in pretrain_lr; legal: arms that are equal in",
     ),
     (
-        "ppi: {full_access: {}, arms: {graph_supervised: {tasks: related}}}", 1,
-        "ppi: arms.meta.controls.graph_supervised: the two differ in tasks; legal: ",
+        "ppi: {full_access: {}, arms: {graph_supervised: {group_weights: [0.5, 1.5]}}}", 1,
+        "ppi: arms.meta.controls.graph_supervised: the two differ in group_weights; legal: ",
     ),
     (
         "ppi: {full_access: {}, arms: {cotrain: {pretrain: {epochs: 1}}}}", 1,

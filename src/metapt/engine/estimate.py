@@ -34,7 +34,7 @@ from metapt.machine import THREAD_VARIABLES, memory_in_use, peak_memory_since_st
 
 NO_MATTER = re.compile(
     r"arm|seed|checkpoint|setting|meta_size|split|initial|mean|(\w+_)?lr|l2|step_size|meta_optimizer|meta_settings"
-    r"|meta_groups|explosion_factor|clip_norm|average_decay|factor|range|permuted"
+    r"|meta_groups|explosion_factor|clip_norm|average_decay|factor|range"
 )
 """Keys of a job's config on which its time and memory hardly depend."""
 DATA = {"download": "raw data", "simulate": "raw data", "prepare": "prepared data"}  # stages of the data

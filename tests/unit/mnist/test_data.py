@@ -138,17 +138,9 @@ def test_images_are_loaded_as_fractions_with_their_labels(digits_file: Path, dig
         assert torch.equal(labels, tensors[f"{split}_labels"])
 
 
-def test_what_is_no_whole_prepared_file_is_refused(digits_file: Path, tmp_path: Path) -> None:
-    path, whole = tmp_path / "mnist.pt", digits_file.read_bytes()
+def test_a_missing_prepared_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"mnist\.pt is missing: make it with the target"):
-        load(path, "cpu")
-    for size in (0, 10, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        with pytest.raises(DataError, match="is cut or altered"):
-            load(path, "cpu")
-    torch.save({"train_images": IMAGES}, path)
-    with pytest.raises(DataError, match="is no prepared MNIST, which holds train_images, train_labels"):
-        load(path, "cpu")
+        load(tmp_path / "mnist.pt", "cpu")
 
 
 @pytest.mark.real_data

@@ -208,16 +208,6 @@ def test_strange_pickles(tmp_path: Path, content: bytes, program: bytes) -> None
 # Cut and altered files.
 
 
-@pytest.mark.parametrize("write", [plain, zipped])
-def test_cut_files(tmp_path: Path, content: bytes, write: Callable[[bytes, Path], Path]) -> None:
-    path = write(content, tmp_path / "archive")
-    whole = path.read_bytes()
-    for length in {*range(0, len(whole), len(whole) // 30), *range(0, 200, 9), len(whole) - 1}:
-        path.write_bytes(whole[:length])
-        with pytest.raises(DataError, match="is cut"):
-            read_archive(path)
-
-
 def test_a_label_that_was_changed_to_another_legal_value(tmp_path: Path, raw: Raw, content: bytes) -> None:
     path = zipped(content, tmp_path / "archive.zip", zipfile.ZIP_STORED)
     species, whole = raw[0]["species_id"].numpy().tobytes(), path.read_bytes()

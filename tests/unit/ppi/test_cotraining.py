@@ -21,7 +21,6 @@ from metapt.domains.ppi.cotraining import (
     without_conflicts,
 )
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device
-from metapt.domains.ppi.data.graphs import pack, unpack
 from metapt.domains.ppi.gin import GinEncoder, GraphBatch, initial_head, initial_pretrained
 from metapt.domains.ppi.problem import LabelledGraphs, PpiBatches
 from metapt.hypergrad import Params, Pretrained
@@ -92,12 +91,12 @@ def test_hypergradients_have_graphs_and_masks_of_their_own(numbered: PpiDataset,
             assert not torch.equal(step.keep[:, :rows], other.keep[:, :rows])
 
 
-def test_other_pt_labels_fewer_ft_tasks_and_the_released_centres_of_pt_minibatches(numbered: PpiDataset) -> None:
-    flipped, tasks = torch.from_numpy(pack(unpack(numbered.graphs.coarse, COARSE) == 0)), torch.tensor([0, 3, 4])
-    batches = made(numbered, coarse=flipped, tasks=tasks, offset_centres=False)
+def test_fewer_ft_tasks_and_the_released_centres_of_pt_minibatches(numbered: PpiDataset) -> None:
+    tasks = torch.tensor([0, 3, 4])
+    batches = made(numbered, tasks=tasks, offset_centres=False)
     for batch in (batches.pretrain(), batches.hypergradient()):
         numbers = seen(batch.graphs)
-        assert torch.equal(batch.labels, 1 - numbered.coarse(torch.tensor(numbers)))
+        assert torch.equal(batch.labels, numbered.coarse(torch.tensor(numbers)))
         assert batch.graphs.centre.tolist() == numbered.graphs.centre[numbers].tolist()
     both: Any = made(numbered, CoTrainBatches, tasks=tasks, offset_centres=False).pretrain()
     for batch in (batches.train(), batches.validation(), both.finetune):
@@ -135,7 +134,7 @@ def test_a_saved_state_goes_on_to_the_same_minibatches_and_masks(numbered: PpiDa
 
 LAYERS, WIDTH, LR = 2, 4, 1e-2
 PROBLEM = CoTrainProblem(GinEncoder(LAYERS, WIDTH))
-Gradients = Literal["alternate", "pcgrad", "pcgrad_shared"]
+Gradients = Literal["alternate", "pcgrad"]
 
 
 class Exact(CoTrainBatches):
@@ -205,20 +204,16 @@ def test_alternating_is_a_step_of_adam_on_pt_data_then_one_on_ft_data(dataset: P
     assert theirs.buffers["layers.0.norm.num_batches_tracked"] == 6
 
 
-@pytest.mark.parametrize("gradients", ["pcgrad", "pcgrad_shared"])
-def test_pcgrad_is_one_step_of_adam_along_both_gradients_without_their_conflict(
-    gradients: Gradients, dataset: PpiDataset
-) -> None:
-    ours, stream, theirs, conflicts = trainer(dataset, gradients), batches(dataset), Reference(), 0
+def test_pcgrad_is_one_step_of_adam_along_both_gradients_without_their_conflict(dataset: PpiDataset) -> None:
+    ours, stream, theirs, conflicts = trainer(dataset, "pcgrad"), batches(dataset), Reference(), 0
     values = list(theirs.values.values())
-    projected = len(encoder_of(theirs.values)) if gradients == "pcgrad_shared" else len(values)
     for _ in range(6):
         both, found = stream.pretrain(), []
         for head, batch in (("pretrain_head", both.pretrain), ("finetune_head", both.finetune)):
             gradient(theirs.values, theirs.buffers, head, batch)
             found.append([torch.zeros_like(value) if value.grad is None else value.grad for value in values])
-        conflicts += float(sum((a * b).sum() for a, b in zip(*(each[:projected] for each in found), strict=True))) < 0
-        for value, each in zip(values, without_conflicts(*found, projected), strict=True):
+        conflicts += float(sum((a * b).sum() for a, b in zip(*found, strict=True))) < 0
+        for value, each in zip(values, without_conflicts(*found), strict=True):
             value.grad = each
         theirs.adam.step()
         ours.step({})
@@ -228,23 +223,18 @@ def test_pcgrad_is_one_step_of_adam_along_both_gradients_without_their_conflict(
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "projected", "expected"),
+    ("first", "second", "expected"),
     [
-        # Shared: x = (1, 0), y = (-1, 1), xy = -1. x - xy / yy y = (1/2, 1/2), y - xy / xx x = (0, 1).
-        ([1.0, 0.0, 3.0], [-1.0, 1.0, 0.0], 1, [0.5, 1.5, 3.0]),
-        # Whole: xx = 10, yy = 2. x + y / 2 = (1/2, 1/2, 3), y + x / 10 = (-9/10, 1, 3/10).
-        ([1.0, 0.0, 3.0], [-1.0, 1.0, 0.0], 2, [-0.4, 1.5, 3.3]),
-        # The encoder's parts agree, the whole vectors do not.
-        ([1.0, 0.0, -3.0], [1.0, 1.0, 1.0], 1, [2.0, 1.0, -2.0]),
-        ([1.0, 2.0, -3.0], [-7.0, -14.0, 21.0], 2, [0.0, 0.0, 0.0]),  # opposite ones cancel
-        ([0.0, 0.0, 0.0], [1.0, 2.0, 3.0], 2, [1.0, 2.0, 3.0]),
+        # xx = 10, xy = -1, yy = 2. x + y / 2 = (1/2, 1/2, 3), y + x / 10 = (-9/10, 1, 3/10).
+        ([1.0, 0.0, 3.0], [-1.0, 1.0, 0.0], [-0.4, 1.5, 3.3]),
+        ([1.0, 0.0, 3.0], [1.0, 1.0, 1.0], [2.0, 1.0, 4.0]),  # agreeing ones are summed
+        ([1.0, 2.0, -3.0], [-7.0, -14.0, 21.0], [0.0, 0.0, 0.0]),  # opposite ones cancel
+        ([0.0, 0.0, 0.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]),
     ],
 )
-def test_conflicts_are_projected_out_of_the_shared_part_alone(
-    first: list[float], second: list[float], projected: int, expected: list[float]
-) -> None:
-    """Two gradients of three numbers, an encoder of two and a head of one."""
+def test_conflicts_are_projected_out(first: list[float], second: list[float], expected: list[float]) -> None:
+    """Two gradients of three numbers, in tensors of two and one."""
     gradients = ([torch.tensor(each[:2]).view(2, 1), torch.tensor(each[2:])] for each in (first, second))
-    found = without_conflicts(*gradients, projected)
+    found = without_conflicts(*gradients)
     assert [part.shape for part in found] == [(2, 1), (1,)]
     assert [float(value) for part in found for value in part.flatten()] == pytest.approx(expected, abs=1e-6)

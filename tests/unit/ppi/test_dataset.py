@@ -186,24 +186,11 @@ NONE: dict[str, NDArray[Any]] = {
         ({"edges": np.array([[0, 1], [0, 2], [1, 3]], np.uint16)}, "edge 2 does not join"),
     ],
 )
-def test_arrays_that_do_not_fit_together(tmp_path: Path, changes: dict[str, NDArray[Any]], message: str) -> None:
-    graphs = dataclasses.replace(two_graphs(), **changes)
+def test_arrays_that_do_not_fit_together(changes: dict[str, NDArray[Any]], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        check(graphs)
-    save(graphs, tmp_path / "graphs.npz")
-    with pytest.raises(
-        DataError, match=rf"graphs\.npz does not hold prepared graphs \({message}.*: remove it, so that"
-    ):
-        load(tmp_path / "graphs.npz")
+        check(dataclasses.replace(two_graphs(), **changes))
 
 
-def test_files_that_are_cut_or_altered(tmp_path: Path) -> None:
-    path, other = tmp_path / "graphs.npz", tmp_path / "other.npz"
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"graphs\.npz is missing: prepare the graphs"):
-        load(path)
-    save(two_graphs(), path)
-    np.savez(other, edges=np.zeros(3))
-    for content in (b"", path.read_bytes()[:-30], b"x" * 50, other.read_bytes()):
-        path.write_bytes(content)
-        with pytest.raises(DataError, match="does not hold prepared graphs"):
-            load(path)
+        load(tmp_path / "graphs.npz")

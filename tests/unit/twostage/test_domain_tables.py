@@ -84,7 +84,7 @@ def test_cells_have_errors_of_runs_and_of_seeds_and_differences_are_paired(case:
     assert all(word in markdown for word in case.words)
 
 
-PPI_COST = {"arms": ["meta", "meta-stable", "meta-frozen", "related_only", "graph_supervised"]}
+PPI_COST = {"arms": ["meta", "meta-stable", "meta-frozen", "graph_supervised"]}
 
 
 @pytest.mark.parametrize(

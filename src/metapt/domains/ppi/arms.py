@@ -25,8 +25,6 @@ from metapt.training.recorder import Measured, Recorder
 from metapt.training.seeds import generator
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 
-_OFF = -30.0  # logit phi of a task that is left out: its weight is 2e-13
-
 
 def pretrain(arm: config.Arm, setting: PpiSetting) -> PretrainRun:
     """Pre-train an arm."""
@@ -46,34 +44,17 @@ def pretrain(arm: config.Arm, setting: PpiSetting) -> PretrainRun:
 
 
 def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
-    """Return the logits [PT tasks] of the task weights that an arm keeps throughout PT.
-
-    Raises ConfigError if the arm trains on related PT tasks only, and there are none.
-    """
+    """Return the logits [PT tasks] of the task weights that an arm keeps throughout PT."""
     tasks = setting.dataset.coarse_tasks
     phi = torch.zeros(tasks)
     if arm.weights is not None:
         assert setting.learned is not None
         phi = setting.learned.cpu()
-        order = phi.argsort(descending=True)
-        match arm.weights.use:
-            case "permuted":
-                phi = phi[torch.randperm(tasks, generator=generator("ppi permuted weights", setting.seed))]
-            case "top_quarter" | "bottom_quarter":
-                count = max(1, tasks // 4)
-                kept = order[:count] if arm.weights.use == "top_quarter" else order[-count:]
-                phi = torch.full((tasks,), _OFF)
-                phi[kept] = 0.0
+        if arm.weights.use == "permuted":
+            phi = phi[torch.randperm(tasks, generator=generator("ppi permuted weights", setting.seed))]
     if arm.group_weights is not None:
         groups = torch.from_numpy(setting.groups(len(arm.group_weights)))
         phi = torch.tensor([math.log(weight / (2 - weight)) for weight in arm.group_weights])[groups]  # 2 sigmoid(phi)
-    if arm.tasks == "related":
-        phi = torch.where(torch.from_numpy(setting.relatives()), phi, torch.full((tasks,), _OFF))
-        if not (phi > _OFF).any():
-            raise ConfigError(
-                f"no PT task is implied by an FT task in the setting {setting.name} with PT seed {setting.seed}, so "
-                "that `tasks: related` leaves none that has a weight; leave the arm out, or prepare more graphs."
-            )
     return {WEIGHTS: phi.to(setting.dataset.device)}
 
 

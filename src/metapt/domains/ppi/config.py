@@ -30,7 +30,7 @@ from metapt.twostage.arms import Changes, ComparedArm, changed, check_controls, 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Names = Annotated[list[str], Distinct]
 Rates = Annotated[list[Rate], Distinct]
-Use = Literal["as_learned", "permuted", "top_quarter", "bottom_quarter"]
+Use = Literal["as_learned", "permuted"]
 GroupWeight = Annotated[float, Field(gt=0, lt=2)]
 
 
@@ -103,9 +103,7 @@ class TaskWeights(Section):
     """The task weights and the learning rate of another arm, with the same PT seed. Not in the paper."""
 
     of: str = Field(description="the arm, a key of `ppi.arms`")
-    use: Use = key(
-        "as_learned", "the weights, the same in random order, or only the tasks with the highest or lowest ones"
-    )
+    use: Use = key("as_learned", "the weights, or the same in random order")
 
 
 class Supervised(PretrainedPpiArm):
@@ -113,9 +111,6 @@ class Supervised(PretrainedPpiArm):
 
     method: Literal["supervised"]
     pretrain_lr: Rate = key(1e-3, "PT learning rate (Adam); with `weights`, that of their arm")
-    tasks: Literal["all", "related"] = key(
-        "all", "all PT tasks, or those whose term nearly all proteins of an FT term have (not in the paper)"
-    )
     weights: TaskWeights | None = key(None, "task weights of another arm; empty: each task has weight 1")
     group_weights: list[GroupWeight] | None = key(
         None, "weights of as many groups of PT tasks with alike labels; empty: none (not in the paper)", min_length=2
@@ -140,10 +135,8 @@ class CoTrain(PretrainedPpiArm):
 
     method: Literal["cotrain"]
     pretrain_lr: Rate = key(1e-3, "PT learning rate (Adam)")
-    gradients: Literal["alternate", "pcgrad", "pcgrad_shared"] = key(
-        "alternate",
-        "steps on PT and FT data in turn, or on both without conflicts (Yu et al. 2020) of the whole gradients or of "
-        "the encoder's",
+    gradients: Literal["alternate", "pcgrad"] = key(
+        "alternate", "steps on PT and FT data in turn, or on both without conflicts of the gradients (Yu et al. 2020)"
     )
 
 
@@ -263,14 +256,6 @@ ARMS: dict[str, Arm] = {
         "meta-stable's weights, frozen", "meta-stable", "as_learned", controls={"meta-stable-permuted": ["weights"]}
     ),
     "meta-stable-permuted": _from("meta-stable's weights, permuted", "meta-stable", "permuted"),
-    "meta-top": _from("top quarter of tasks", "meta-stable", "top_quarter"),
-    "meta-bottom": _from("bottom quarter of tasks", "meta-stable", "bottom_quarter"),
-    "related_only": Supervised(
-        method="supervised", label="related tasks only", extends="graph_supervised", tasks="related"
-    ),
-    "cotrain_pcgrad-shared": CoTrain(
-        method="cotrain", label="CoTrain + PCGrad, shared part", extends="cotrain_pcgrad", gradients="pcgrad_shared"
-    ),
     "no_pt-released": WithoutPretraining(method="no_pt", label="no PT, released", finetune=RELEASED["finetune"]),
     "graph_supervised-released": Supervised(method="supervised", label="graph supervised, released", **RELEASED),
     "meta-released": _meta(
@@ -278,16 +263,13 @@ ARMS: dict[str, Arm] = {
     ),
 }
 
-MAIN_ARMS = [arm for arm in ARMS if arm not in ("meta-top", "meta-bottom")]
-"""The arms of the paper, their controls, and arms that explain our results."""
-
 Evaluations = Annotated[list[Literal["full_transfer", "linear_evaluation"]], Distinct]
 
 
 class ArmsSection(ExperimentSection):
     """The settings of an experiment that compares arms."""
 
-    arms: Names = key(MAIN_ARMS, "arms, keys of `ppi.arms`; by default all but meta-top and meta-bottom", min_length=1)
+    arms: Names = key([*ARMS], "arms, keys of `ppi.arms`", min_length=1)
 
 
 class PpiSettings(DomainSection):
@@ -366,7 +348,7 @@ def start_of(name: str, arms: Mapping[str, Arm]) -> str | None:
 
 def has_equal_weights(arm: Supervised) -> bool:
     """Return whether all PT tasks have weight 1."""
-    return arm.tasks == "all" and arm.weights is None and arm.group_weights is None
+    return arm.weights is None and arm.group_weights is None
 
 
 def learns_weights(arm: Arm) -> bool:
@@ -377,5 +359,5 @@ def learns_weights(arm: Arm) -> bool:
 def uses_labels(arm: Arm) -> bool:
     """Return whether the FT labels change the arm's PT."""
     if isinstance(arm, Supervised):
-        return arm.tasks == "related" or arm.weights is not None
+        return arm.weights is not None
     return not isinstance(arm, WithoutPretraining)

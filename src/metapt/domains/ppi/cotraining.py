@@ -99,8 +99,7 @@ class CoTrainer(Pretrainer):
     """Train a network on both data sets in each step. Its `encoder` holds all parameters (see `whole`).
 
     With the gradients "alternate" it takes a step on PT data, then one on FT data; with "pcgrad" one step along the sum
-    of both gradients after conflicting components are projected out (Yu et al. 2020); with "pcgrad_shared" the same,
-    where only the encoder's part of the gradients is projected and each head keeps its own.
+    of both gradients after conflicting components are projected out (Yu et al. 2020).
     """
 
     problem: CoTrainProblem
@@ -112,11 +111,9 @@ class CoTrainer(Pretrainer):
         batches: CoTrainBatches,
         network: Pretrained,
         optimizer: OptimizerSpec,
-        gradients: Literal["alternate", "pcgrad", "pcgrad_shared"],
+        gradients: Literal["alternate", "pcgrad"],
     ) -> None:
         super().__init__(problem, batches, network, optimizer)
-        # `whole` puts the parameters of the encoder first.
-        self._projects = len(encoder_of(network.encoder) if gradients == "pcgrad_shared" else network.encoder)
         self._step = self._alternate if gradients == "alternate" else self._projected
 
     def step(self, meta: Params) -> Tensor:
@@ -143,22 +140,20 @@ class CoTrainer(Pretrainer):
         first, second = (
             torch.autograd.grad(loss, values, allow_unused=True, materialize_grads=True) for loss in losses
         )
-        for value, gradient in zip(values, without_conflicts(list(first), list(second), self._projects), strict=True):
+        for value, gradient in zip(values, without_conflicts(list(first), list(second)), strict=True):
             value.grad = gradient
         self._optimizer.step()
         return losses[0].detach()
 
 
-def without_conflicts(first: Vector, second: Vector, projected: int) -> Vector:
-    """Return the sum of two gradients after PCGrad (Yu et al. 2020, Algorithm 1) on the first `projected` tensors.
+def without_conflicts(first: Vector, second: Vector) -> Vector:
+    """Return the sum of two gradients after PCGrad (Yu et al. 2020, Algorithm 1).
 
-    Where these conflict (negative inner product), each gradient loses its component along the other one. The other
-    tensors are summed as they are.
+    Where they conflict (negative inner product), each gradient loses its component along the other one.
     """
-    flat = [torch.cat([part.flatten() for part in gradient[:projected]]) for gradient in (first, second)]
+    flat = [torch.cat([part.flatten() for part in gradient]) for gradient in (first, second)]
     conflict = torch.dot(*flat).clamp(max=0.0)
     tiny = torch.finfo(conflict.dtype).tiny
     x, y = (own - conflict / other.square().sum().clamp_min(tiny) * other for own, other in (flat, flat[::-1]))
-    shared = torch.split(x + y, [part.numel() for part in first[:projected]])
-    summed = [part.view_as(like) for part, like in zip(shared, first[:projected], strict=True)]
-    return [*summed, *(a + b for a, b in zip(first[projected:], second[projected:], strict=True))]
+    summed = torch.split(x + y, [part.numel() for part in first])
+    return [part.view_as(like) for part, like in zip(summed, first, strict=True)]

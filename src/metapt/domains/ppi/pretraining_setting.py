@@ -13,10 +13,10 @@ from torch import Tensor
 
 from metapt.domains.ppi import config
 from metapt.domains.ppi.data.dataset import Indices, PpiDataset, Splits, features_of, held_out_tasks, splits
-from metapt.domains.ppi.data.graphs import pack, unpack
+from metapt.domains.ppi.data.graphs import unpack
 from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained, logits
 from metapt.domains.ppi.problem import WEIGHTS, PpiBatches
-from metapt.domains.ppi.stages import HALF_DATA, HELD_OUT, ONLINE, permuted_share
+from metapt.domains.ppi.stages import HALF_DATA, HELD_OUT, ONLINE
 from metapt.errors import ConfigError, DataError
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
@@ -39,7 +39,7 @@ class PpiSetting:
     pretrain: config.PpiPretraining  # settings of PT, with the changes of the arm
     test_species: list[int]  # NCBI taxa
     seed: int  # the PT seed
-    name: str  # the setting: one of `metapt.domains.ppi.stages.SETTINGS`, or a name from `permuted`
+    name: str  # the setting: one of `metapt.domains.ppi.stages.SETTINGS`
     learned: Tensor | None  # logits of the task weights that another arm has learned; None if the arm takes none
     checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
 
@@ -96,43 +96,20 @@ class PpiSetting:
         """Return the number of PT steps of a run."""
         return self.pretrain.epochs * self.steps_per_epoch
 
-    def permuted(self) -> Indices:
-        """Return the PT tasks whose labels are permuted over the PT graphs; none in most settings.
-
-        They are the same for all PT seeds, which then share one data set, and those of a larger share include those of
-        a smaller one.
-        """
-        tasks = self.dataset.coarse_tasks
-        random = np.random.default_rng([0, 2])
-        return np.sort(random.permutation(tasks)[: round(100 * permuted_share(self.name)) * tasks // 100])
-
-    def coarse(self) -> Tensor | None:
-        """Return the PT labels of all graphs as bits; None: the labels of the data set."""
-        chosen = self.permuted()
-        if not len(chosen):
-            return None
-        graphs, random = self.graphs, np.random.default_rng([0, 3])
-        labels = unpack(self.dataset.graphs.coarse, self.dataset.coarse_tasks)
-        for task in chosen:
-            labels[graphs, task] = labels[random.permutation(graphs), task]
-        return torch.from_numpy(pack(labels.astype(np.bool_))).to(self.dataset.device)
-
     def groups(self, count: int) -> NDArray[np.int64]:
         """Return the group, from 0 to count - 1, of each PT task by its labels on the PT graphs; see `task_groups`."""
         return task_groups(self._labels(self.graphs), count)
 
     def relatives(self) -> NDArray[np.bool_]:
-        """Return a mask [PT tasks] of the tasks that an FT task implies by the setting's labels (see `related`)."""
+        """Return a mask [PT tasks] of the tasks that an FT task implies (see `related`)."""
         known, tasks = np.concatenate(self.finetune), self.tasks
         fine = unpack(self.dataset.graphs.fine[known], self.dataset.fine_tasks)
         granted = fine if tasks is None else fine[:, tasks.numpy()]
         return np.asarray(related(self._labels(known), granted).any(1))
 
     def _labels(self, graphs: Indices) -> NDArray[np.uint8]:
-        """Return the setting's PT labels [n, PT tasks] of graphs."""
-        bits = self.coarse()
-        coarse = self.dataset.graphs.coarse if bits is None else bits.cpu().numpy()
-        return unpack(coarse[graphs], self.dataset.coarse_tasks)
+        """Return the PT labels [n, PT tasks] of graphs."""
+        return unpack(self.dataset.graphs.coarse[graphs], self.dataset.coarse_tasks)
 
     def sets(self, arm: config.PpiMeta | None = None) -> dict[str, tuple[Indices, int]]:
         """Return the graphs of each set of minibatches and the size of these, for a meta arm or (None) any other arm.
@@ -168,7 +145,6 @@ class PpiSetting:
             self.network,
             self.pretrain.dropout,
             self.seed,
-            coarse=self.coarse(),
             tasks=self.tasks,
             offset_centres=self.pretrain.offset_centres,
         )

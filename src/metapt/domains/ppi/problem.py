@@ -111,12 +111,11 @@ class Dropout:
 class PpiBatches(StreamBatches):
     """PT minibatches with coarse labels, and FT minibatches with fine labels.
 
-    Each set of graphs has its own streams for graphs and dropout masks. Arms with the same seed, PT settings and PT
-    labels therefore see the same PT minibatches and masks, whatever else they draw. `sets` are the graphs of
-    "pretrain", "hypergradient" (PT graphs), "train" and "validation" with the sizes of their minibatches; unused ones
-    may be left out. `dropout` is the share of a layer's outputs that are zeroed, `coarse` the PT labels of all graphs
-    as bits (None: those of the data set), and `tasks` the FT tasks whose labels may be used (None: all).
-    `offset_centres`, for PT minibatches: see `PpiDataset.batch`.
+    Each set of graphs has its own streams for graphs and dropout masks. Arms with the same seed and PT settings
+    therefore see the same PT minibatches and masks, whatever else they draw. `sets` are the graphs of "pretrain",
+    "hypergradient" (PT graphs), "train" and "validation" with the sizes of their minibatches; unused ones may be left
+    out. `dropout` is the share of a layer's outputs that are zeroed, and `tasks` the FT tasks whose labels may be used
+    (None: all). `offset_centres`, for PT minibatches: see `PpiDataset.batch`.
     """
 
     def __init__(
@@ -127,13 +126,11 @@ class PpiBatches(StreamBatches):
         dropout: float,
         seed: int,
         *,
-        coarse: Tensor | None = None,
         tasks: Tensor | None = None,
         offset_centres: bool = True,
     ) -> None:
         self._dataset, self._offset = dataset, offset_centres
         self._tasks = None if tasks is None else tasks.to(dataset.device)
-        self._coarse = dataset.coarse_bits if coarse is None else coarse
         self._indices = {name: torch.from_numpy(np.asarray(chosen)) for name, (chosen, _) in sets.items()}
         masks = {name: generator("ppi dropout", name, seed, device=dataset.device) for name in sets}
         self._dropout = {name: Dropout(stream, network, dropout) for name, stream in masks.items()}
@@ -158,7 +155,7 @@ class PpiBatches(StreamBatches):
     def _labelled(self, name: str) -> LabelledGraphs:
         indices = self._next(name)
         graphs = self._dataset.batch(indices, self._offset)
-        coarse = labels(self._coarse, indices, self._dataset.coarse_tasks)
+        coarse = labels(self._dataset.coarse_bits, indices, self._dataset.coarse_tasks)
         return LabelledGraphs(graphs, coarse, self._dropout[name](len(graphs.graph)))
 
     def _finetune(self, name: str) -> LabelledGraphs:

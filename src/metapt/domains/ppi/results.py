@@ -45,7 +45,6 @@ STYLES: dict[str, Style] = {
     "graph_supervised-released": (0, 3, ":"),
     "cotrain": (5, 4, "-"),
     "cotrain_pcgrad": (4, 5, "-"),
-    "cotrain_pcgrad-shared": (4, 0, "--"),
     "cotrain_learned_weights": (3, 3, "-"),
     "meta": (1, 1, "-"),
     "meta-fast": (1, 0, "--"),
@@ -56,9 +55,6 @@ STYLES: dict[str, Style] = {
     "meta-permuted": (6, 1, "--"),
     "meta-stable-frozen": (2, 4, ":"),
     "meta-stable-permuted": (6, 2, ":"),
-    "meta-top": (2, 0, "--"),
-    "meta-bottom": (3, 5, "--"),
-    "related_only": (0, 4, "--"),
 }
 """How figures draw arms of the default config."""
 
@@ -66,8 +62,6 @@ SETTINGS = {
     "full_access": "full access",
     "half_data": "half data",
     "held_out_tasks": "held-out tasks",
-    "permuted_50": "50 % of PT tasks permuted",
-    "permuted_90": "90 % of PT tasks permuted",
 }
 """Names of settings in tables and figures."""
 

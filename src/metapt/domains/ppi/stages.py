@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from metapt.domains.ppi.config import Arm, Network, PpiFinetuning, PpiPretraining, uses_labels
 from metapt.domains.ppi.data.sections import Source, String
 from metapt.errors import ConfigError
@@ -15,9 +13,7 @@ FOLDS = 4  # number of parts of the FT tasks, each held out in turn
 FULL_ACCESS, HALF_DATA = "full_access", "half_data"
 HELD_OUT = tuple(f"held_out_{fold}" for fold in range(FOLDS))
 SETTINGS = (FULL_ACCESS, HALF_DATA, *HELD_OUT)
-"""Names of settings in paths and in the column `setting` of the metrics, besides those of `permuted`."""
-
-_PERMUTED = re.compile(r"permuted_([1-9]\d?)")
+"""Names of settings in paths and in the column `setting` of the metrics."""
 
 AUROC = "mean test AUROC over FT tasks (%)"
 TASK_AUROC = "test AUROC of a task (%)"
@@ -46,7 +42,7 @@ class PpiPretrainSettings(jobs.PretrainSettings):
     """What a PT job reads."""
 
     arm_settings: Arm  # without its changes of PT and FT
-    setting: str  # one of `SETTINGS`, or a name from `permuted`
+    setting: str  # one of `SETTINGS`
     network: Network
     test_species: list[int]  # NCBI taxa
     pretrain: PpiPretraining  # with the arm's changes
@@ -55,34 +51,15 @@ class PpiPretrainSettings(jobs.PretrainSettings):
 class PpiFinetuneSettings(jobs.FinetuneSettings):
     """What an FT job reads."""
 
-    setting: str  # one of `SETTINGS`, or a name from `permuted`
+    setting: str  # one of `SETTINGS`
     network: Network
     test_species: list[int]  # NCBI taxa
     finetune: PpiFinetuning  # with the arm's changes
 
 
-def permuted(percent: int) -> str:
-    """Return the setting in which `percent` % of the PT tasks have permuted labels, the same ones for all PT seeds.
-
-    >>> permuted(90), permuted(0)
-    ('permuted_90', 'full_access')
-    """
-    return f"permuted_{percent}" if percent else FULL_ACCESS
-
-
 def group(number: int) -> str:
     """Return the name of the weight of a group of PT tasks, in tables of runs."""
     return f"group_{number:02d}"
-
-
-def permuted_share(setting: str) -> float:
-    """Return the share of the PT tasks whose labels a setting permutes.
-
-    >>> [permuted_share(setting) for setting in ("full_access", "permuted_90")]
-    [0.0, 0.9]
-    """
-    found = _PERMUTED.fullmatch(setting)
-    return int(found[1]) / 100 if found else 0.0
 
 
 def pretrain_setting(arm: Arm, setting: str) -> str:
@@ -91,9 +68,9 @@ def pretrain_setting(arm: Arm, setting: str) -> str:
     Half data and held-out tasks change the FT data only, so PT that sees no FT data is then that of full access. Raises
     ConfigError if there is no such setting.
     """
-    if setting not in SETTINGS and not permuted_share(setting):
-        raise ConfigError(f"ppi has no setting {setting!r}; legal: {', '.join(SETTINGS)}, permuted_1 to permuted_99.")
-    return FULL_ACCESS if setting in (HALF_DATA, *HELD_OUT) and not uses_labels(arm) else setting
+    if setting not in SETTINGS:
+        raise ConfigError(f"ppi has no setting {setting!r}; legal: {', '.join(SETTINGS)}.")
+    return setting if uses_labels(arm) else FULL_ACCESS
 
 
 def finetune_setting(arm: Arm, setting: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from metapt.domains.ecg.data.sources import (
     SAMPLES,
     TEST_FOLD,
     Table,
-    check_table,
     read_database,
     read_signals,
 )
@@ -32,7 +31,7 @@ KEYS = ("ecg_id", "patient_id", "fold")
 """The first columns of the table; those of the classes follow."""
 
 _BLOCK = 128  # records that are read at once
-_ADVICE = "remove it, so that it is prepared again"
+_MISSING = "make it with the target that prepares ECGs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,16 +95,15 @@ def write(table: Table, blocks: Iterable[NDArray[np.int16]], samples: int, outpu
 
 
 def load(signals: Path, records: Path) -> EcgRecords:
-    """Open prepared files.
+    """Open prepared files. Raises DataError if one is missing or can't be read.
 
-    Raises DataError if a file is missing, cut, or not of the prepared form; the two don't belong together; a patient of
-    fold 10 is in another fold too.
+    Whether they are what their job left is checked by `execute`.
     """
-    table = _read_table(records)
-    array = _open_signals(signals)
-    if len(array) != len(table["fold"]):
-        both = f"{signals} has {len(array)} records and {records} has {len(table['fold'])}"
-        raise DataError(f"{both}: remove both, so that they are prepared again.")
+    with reading(records, _MISSING) as file:
+        header, *rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+    table = dict(zip(header, np.array(rows, np.int64).T.copy(), strict=True))
+    with reading(signals, _MISSING):
+        array = np.load(signals, mmap_mode="r")
     return EcgRecords(array, table, np.stack([*table.values()][len(KEYS) :], 1, dtype=np.float32))
 
 
@@ -139,38 +137,3 @@ def _listed(path: Path) -> list[str]:
     if len(set(records)) < len(records):
         raise DataError(f"{path} names a record twice: remove it and download again.")
     return records
-
-
-def _open_signals(path: Path) -> NDArray[np.int16]:
-    with reading(path, "make it with the target that prepares ECGs"):
-        try:
-            array = np.load(path, mmap_mode="r")
-            whole = isinstance(array, np.memmap) and path.stat().st_size == array.offset + array.nbytes
-        except OSError:
-            raise
-        except Exception as error:  # what NumPy raises on altered headers is not a closed list
-            raise DataError(f"{path} is cut or altered ({type(error).__name__}): {_ADVICE}.") from error
-    if not whole:
-        raise DataError(f"{path} is overlong, or no .npy file: {_ADVICE}.")
-    shape = (*array.shape[:1], len(LEADS), *array.shape[2:3])
-    if array.dtype != np.dtype("<i2") or array.shape != shape or len(shape) < 3 or not array.flags.c_contiguous:
-        legal = f"int16 [N, {len(LEADS)}, samples] in C order"
-        raise DataError(f"{path} is {array.dtype} {list(array.shape)}, not {legal}: {_ADVICE}.")
-    return cast("NDArray[np.int16]", array)
-
-
-def _read_table(path: Path) -> Table:
-    try:
-        with reading(path, "make it with the target that prepares ECGs") as file:
-            lines = io.TextIOWrapper(file, encoding="utf-8")
-            header = tuple(lines.readline().rstrip("\n").split(","))
-            rows = np.array([line.split(",") for line in lines]).astype(np.int64)
-    except (ValueError, OverflowError) as error:
-        raise DataError(f"{path} is cut or altered ({error}): {_ADVICE}.") from error
-    classes = header[len(KEYS) :]
-    if header[: len(KEYS)] != KEYS or not classes or rows.shape[1:] not in {(), (len(header),)}:
-        legal = f"{', '.join(KEYS)} and those of classes"
-        raise DataError(f"{path} has the columns {', '.join(header)}, not {legal}: {_ADVICE}.")
-    table = dict(zip(header, rows.reshape(-1, len(header)).T.copy(), strict=True))
-    check_table(table, classes, path)
-    return table

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from metapt.domains.mnist.data import FILES, read_split
-from metapt.errors import DataError
 from metapt.files import atomic_path, reading
 from metapt.machine import Machine
 from metapt.sections import JobSettings
-
-_ADVICE = "remove it, so that it is prepared again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,18 +45,12 @@ def save(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def load(path: Path, device: torch.device | str) -> MnistData:
-    """Read a prepared file onto `device`. Raises DataError if it is missing, cut, or no prepared MNIST.
+    """Read a prepared file onto `device`. Raises DataError if it is missing or can't be read.
 
     Whether it is what its job left is checked by `execute`.
     """
     with reading(path, "make it with the target that prepares MNIST") as file:
         content = io.BytesIO(file.read())
-    try:
-        tensors = torch.load(content, map_location="cpu", weights_only=True)
-    except Exception as error:  # what torch raises on altered bytes is not a closed list
-        raise DataError(f"{path} is cut or altered ({type(error).__name__}): {_ADVICE}.") from error
-    names = [field.name for field in fields(MnistData)]
-    if not isinstance(tensors, dict) or set(tensors) != set(names):
-        raise DataError(f"{path} is no prepared MNIST, which holds {', '.join(names)}: {_ADVICE}.")
+    tensors = torch.load(content, map_location="cpu", weights_only=True)
     loaded = {name: tensor.to(device) for name, tensor in tensors.items()}
     return MnistData(**{name: each / 255 if each.dtype == torch.uint8 else each for name, each in loaded.items()})

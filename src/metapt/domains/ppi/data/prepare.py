@@ -14,7 +14,7 @@ from scipy import sparse
 
 from metapt.domains.ppi.data.archive import read_archive
 from metapt.domains.ppi.data.ego import EgoGraphs, ego_graphs, joined, network
-from metapt.domains.ppi.data.graphs import Graphs, check, pack, save, unpack
+from metapt.domains.ppi.data.graphs import Graphs, pack, save, unpack
 from metapt.domains.ppi.data.sections import ARCHIVE, String, Tasks, links_name, terms_name
 from metapt.domains.ppi.data.string_files import Annotations, Links, read_links, read_terms
 from metapt.domains.ppi.stages import PpiPrepareSettings
@@ -48,7 +48,6 @@ def run(settings: PpiPrepareSettings, inputs: dict[str, Path], outputs: dict[str
         _check_species(np.unique(graphs.species).tolist(), test_species)
     else:
         graphs, terms, counts = _from_string(inputs, settings.string, test_species)
-    check(graphs)
     counts |= _count(graphs)
     for name, value in counts.items():
         log.info("%s: %s", name, f"{value:,}" if isinstance(value, int) else f"{value:,.1f}")

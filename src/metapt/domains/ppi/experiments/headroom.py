@@ -1,19 +1,14 @@
-"""Experiment `headroom`: what weights of groups of PT tasks could gain, with intact and with permuted tasks.
-
-Not in the paper.
-"""
+"""Experiment `headroom`: what weights of groups of PT tasks could gain. Not in the paper."""
 
 from __future__ import annotations
 
 from itertools import product
 from typing import Annotated
 
-from pydantic import Field
-
 from metapt.domains.ppi.config import Arm, PpiSettings, Supervised, has_equal_weights
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import PpiResults
-from metapt.domains.ppi.stages import group, permuted
+from metapt.domains.ppi.stages import FULL_ACCESS, group
 from metapt.evaluation.experiment import Needs
 from metapt.sections import Distinct, key
 from metapt.twostage.headroom import HeadroomSection, Range, experiment
@@ -25,9 +20,6 @@ class PpiHeadroom(HeadroomSection):
     reference: str = key("graph_supervised", "the arm that settings are compared with: plain PT with equal weights")
     groups: int = key(20, "groups of PT tasks with alike labels", ge=2)
     weight: Range = key((0.02, 1.98), "range of a group's weight, 2 sigmoid(phi), drawn log-uniformly")
-    permuted: Annotated[list[Annotated[int, Field(ge=0, le=99)]], Distinct] = key(
-        [0, 50, 90], "share of the PT tasks whose labels are permuted (%), a problem each", min_length=1
-    )
 
     def arm_names(self) -> list[str]:
         """Return the reference."""
@@ -46,29 +38,26 @@ class PpiHeadroom(HeadroomSection):
         super().check(domain)
         arm = domain.arms[self.reference]
         if not (isinstance(arm, Supervised) and has_equal_weights(arm)):
-            raise ValueError(
-                f".reference is {self.reference!r}; legal: an arm of method supervised with tasks: all and no weights"
-            )
+            raise ValueError(f".reference is {self.reference!r}; legal: an arm of method supervised without weights")
         if self.weight[1] >= 2:
             raise ValueError(f".weight goes up to {self.weight[1]:g}; legal: weights below 2")
 
 
 def headroom_runs(jobs: PpiJobs, section: PpiHeadroom) -> Needs:
-    """Return the FT runs of the settings and of the reference on each problem."""
+    """Return the FT runs of the settings and of the reference."""
     reference = jobs.config.arms[section.reference]
     assert isinstance(reference, Supervised)
     arms: dict[str, Arm] = {section.reference: reference}
     for name, drawn in section.drawn().items():
         arms[name] = reference.model_copy(update={"group_weights": list(drawn.values())})
-    runs = product(map(permuted, section.permuted), arms.items(), section.pretrain_seeds)
-    return Needs([jobs.finetune(name, problem, seed, arm) for problem, (name, arm), seed in runs])
+    runs = product(arms.items(), section.pretrain_seeds)
+    return Needs([jobs.finetune(name, FULL_ACCESS, seed, arm) for (name, arm), seed in runs])
 
 
 def problems(results: PpiResults) -> dict[str, str]:
-    """Return the name of each problem, by the setting of its FT runs."""
+    """Return the name of the problem, by the setting of its FT runs."""
     network = results.config.network
-    settings = map(permuted, results.section.permuted)
-    return {setting: f"ppi {network.layers}x{network.width} {setting}" for setting in settings}
+    return {FULL_ACCESS: f"ppi {network.layers}x{network.width} {FULL_ACCESS}"}
 
 
 EXPERIMENT = experiment(
@@ -79,5 +68,5 @@ EXPERIMENT = experiment(
     problems=problems,
     test=lambda results: results.auroc,
     names={},
-    title="What weights of groups of PT tasks could gain, with intact and with permuted tasks",
+    title="What weights of groups of PT tasks could gain",
 )
