@@ -56,9 +56,6 @@ class Domain:
 
     def summary(self, jobs: Jobs[Any], key: str) -> Job:
         """Return the job that makes an experiment's tables, figure and verdicts; `jobs` keeps it and its needs."""
-        return jobs.once(f"{self.name}/{key}", lambda: self._summary(jobs, key))
-
-    def _summary(self, jobs: Jobs[Any], key: str) -> Job:
         section = getattr(jobs.config, key)
         needs = self.experiments[key].needs(jobs, section)
         folder = jobs.folder(key)
@@ -68,7 +65,7 @@ class Domain:
             settings=_settings(jobs.config, [*section.arm_names(), *needs.arms]),
             section=plain(section),
         )
-        return Job(
+        job = Job(
             stage="summarise",
             name=f"{self.name}/{key}",
             entry=summary_module(f"domains.{self.name}.experiments", key),
@@ -78,6 +75,7 @@ class Domain:
             record=f"{folder}/run.json",
             log=f"{folder}/log.txt",
         )
+        return jobs.once(job.name, lambda: job)
 
 
 def discover(package: str) -> dict[str, Experiment]:
