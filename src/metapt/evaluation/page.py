@@ -16,10 +16,11 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
+from metapt.engine import records
 from metapt.evaluation import comparisons, figures, metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, counts
 from metapt.evaluation.metrics import CELL
-from metapt.evaluation.results import DIFFERENCES, read_record, rows_of
+from metapt.evaluation.results import DIFFERENCES, rows_of
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import mean_and_error, number, read_texts
 from metapt.files import atomic_path
@@ -199,8 +200,7 @@ def _numbers(cells: pd.DataFrame, runs: Runs) -> Iterator[Json]:
 def _ran(inputs: Mapping[str, Path]) -> Json:
     """Return how many jobs have trained by stage, their minutes, machines, revisions and versions of torch."""
     paths = sorted({path for key, path in inputs.items() if key.endswith("/record")})
-    records = [read_record(path, "stage", "wall_time_s", "machine", "revision", "versions") for path in paths]
-    trained = [record for record in records if record["stage"] != "summarise"]
+    trained = [record for record in map(records.read, paths) if record["stage"] != "summarise"]
     return {
         "stages": Counter(record["stage"] for record in trained),
         "minutes": sum(record["wall_time_s"] for record in trained) / 60,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metapt.cli import main
+from metapt.engine import records
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, STAND_IN
@@ -141,7 +141,7 @@ def collected(folder: Path, *names: str) -> Path:
     for path in paths:
         path.touch()
     inputs, sums = ({str(path): each(path) for path in paths} for each in (str, sha256))
-    (folder / "run.json").write_text(json.dumps({"inputs": inputs, "sha256": {"inputs": sums}}))
+    records.write(folder / "run.json", {"inputs": inputs, "sha256": {"inputs": sums}})
     return results(folder, claim("ecg_cost", "meta is cheap"))
 
 
