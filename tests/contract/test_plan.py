@@ -15,7 +15,7 @@ from metapt.domains.ppi.config import ARMS, MAIN_ARMS, uses_labels
 from metapt.domains.ppi.stages import FOLDS
 from metapt.engine.config import load, validate
 from metapt.engine.digest import PACKAGE
-from metapt.engine.domain import discover, summary_module
+from metapt.engine.domain import discover, domain, summary_module
 from metapt.engine.jobs import Job
 from metapt.engine.plan import Plan, Remaining, planned
 from metapt.errors import ConfigError
@@ -247,6 +247,11 @@ def test_an_experiment_is_a_module_or_a_package_with_a_report(tmp_path: Path, mo
     monkeypatch.setattr(metapt, "__path__", [*metapt.__path__, str(tmp_path)])
     assert list(discover("metapt.pretend")) == ["first", "later"]
     assert [summary_module("pretend", key) for key in ("first", "later")] == ["pretend.first.report", "pretend.later"]
+
+
+def test_a_domain_whose_name_would_make_targets_ambiguous_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the domain my_noise must have a name without an underscore"):
+        domain("my_noise")
 
 
 # The time left

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import Field, create_model
 
 from metapt.engine.jobs import Job, Jobs
+from metapt.errors import ConfigError
 from metapt.evaluation.experiment import SUMMARY, Experiment, Needs
 from metapt.sections import DomainSection, SummarySettings, plain
 
@@ -28,7 +29,11 @@ DOMAINS = (
 
 @cache
 def domain(name: str) -> Domain:
-    """Return the record of a domain, `DOMAIN` in its module `domain`."""
+    """Return the record of a domain, `DOMAIN` in its module `domain`. Raises ConfigError if its name does not suit."""
+    if "_" in name:
+        raise ConfigError(
+            f"the domain {name} must have a name without an underscore, which parts it from an experiment in a target."
+        )
     found: Domain = import_module(f"metapt.domains.{name}.domain").DOMAIN
     return found
 
