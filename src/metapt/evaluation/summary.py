@@ -79,7 +79,11 @@ def lacking(results: Path) -> list[str]:
     except DataError:
         return wrapped(f"lacks:  whether {both} are up to date can't be told from {record}", "        ")
     sums = found["sha256"]["inputs"]
-    known = {results.joinpath(*Path(path).parts[-3:]): sums.get(name) for name, path in found["inputs"].items()}
+    known = {
+        results.joinpath(*Path(path).parts[-3:]): sums.get(name)
+        for name, path in found["inputs"].items()
+        if name.count("/") == 1 and not name.endswith("/record")  # a file of an experiment's, which tells of no times
+    }
     made = {path for path in [*known, *results.glob("*/*/claims.csv")] if path.is_file()}
     names = {"_".join(path.parts[-3:-1]) for path in made if known.get(path) != sha256(path)}
     about = f"lack {', '.join(sorted(names))} as it is now; snakemake without a target adds what its config has"

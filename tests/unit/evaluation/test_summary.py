@@ -136,11 +136,16 @@ def test_the_last_results_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def collected(folder: Path, *names: str) -> Path:
-    """Write experiments, and a results folder with the record of their collection."""
-    paths = [results(folder / name) / file for name in names for file in ("claims.csv", "metrics.csv", "table.md")]
-    for path in paths:
-        path.touch()
-    inputs, sums = ({str(path): each(path) for path in paths} for each in (str, sha256))
+    """Write experiments, and a results folder with the record of its page."""
+    paths = {}
+    for name in names:
+        for file in ("claims.csv", "metrics.csv", "table.md", "meta/metrics.csv", "run.json"):
+            path = results(folder / name) / file
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+            paths[f"{name.replace('/', '_')}/{file.partition('.')[0].replace('run', 'record')}"] = path
+    sums = {name: "its own" if name.endswith("/record") else sha256(path) for name, path in paths.items()}
+    inputs = {name: str(path) for name, path in paths.items()}
     records.write(folder / "run.json", {"inputs": inputs, "sha256": {"inputs": sums}})
     return results(folder, claim("ecg_cost", "meta is cheap"))
 
