@@ -210,11 +210,11 @@ def _by_stage(jobs: list[Job]) -> str:
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from metapt.engine.config import experiments, load
+    from metapt.engine.config import load
     from metapt.engine.plan import planned
 
     config = load(options.configfile)
-    experiments(config)
+    plan = planned(config)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as in jobs; torch reads it when it is imported
     import torch
 
@@ -228,7 +228,7 @@ def _estimate(options: argparse.Namespace) -> int:
     if device == "cuda" and (gpus < 1 or not torch.cuda.is_available()):
         words = f"--gpus is {gpus}" if torch.cuda.is_available() else "torch sees no GPU here"
         raise ConfigError(f"{words}, and jobs on cuda need 1 or more: take --device cpu, or a machine with a GPU.")
-    begin, plan = time.monotonic(), planned(config)
+    begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="metapt-estimate-") as folder:
         needs = estimate(plan, Path(folder), device, options.budget)
     machine = f"{machine_name(device)}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"

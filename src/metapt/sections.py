@@ -72,12 +72,6 @@ class SummarySettings(JobSettings):
     section: dict[str, Any]  # the experiment's section
 
 
-class CollectSettings(JobSettings):
-    """What the job reads that collects all experiments."""
-
-    experiments: list[str]  # their names, such as `mnist_bptt`, in the order of the tables
-
-
 class PageExperiment(Section):
     """An experiment on the page."""
 

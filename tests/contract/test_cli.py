@@ -82,7 +82,7 @@ def test_check_says_what_would_run_and_where_results_go(capsys: pytest.CaptureFi
     places = f"results: {results}\ndata: {{folder: {tmp_path}/raw}}\n"
     overlay.write_text(f"{places}mnist: {{rotation_mean: {{arms: {{k5: {{extends: meta}}}}}}}}")
     assert main(["check", "--configfile", TINY, str(overlay)]) == 0
-    jobs = "9 (1 simulate, 1 prepare, 4 study, 1 summarise, 1 collect, 1 page)"
+    jobs = "8 (1 simulate, 1 prepare, 4 study, 1 summarise, 1 page)"
     assert capsys.readouterr().out.splitlines() == [
         f"valid: {TINY} {overlay}, experiments: 1",
         f"jobs: {jobs}",

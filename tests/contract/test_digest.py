@@ -58,7 +58,7 @@ def changed(path: Path, old: str, new: str) -> Iterator[None]:
     path.write_text(text)
 
 
-@pytest.mark.parametrize("name", ["domains.ecg.experiments.cost", "domains.ppi.data.prepare", "evaluation.collect"])
+@pytest.mark.parametrize("name", ["domains.ecg.experiments.cost", "domains.ppi.data.prepare", "evaluation.page"])
 def test_each_module_of_the_closure_counts_and_no_other(name: str, copy: Path) -> None:
     before, found = code_digest(name, copy), closure(name, copy)
     texts = {path: path.read_text() for path in copy.rglob("*.py")}
@@ -121,7 +121,7 @@ def test_jobs_do_not_hang_on_what_is_no_part_of_them(closures: dict[str, dict[st
     trainings = [name for name in closures if name.endswith((".pretrain", ".finetune", ".run"))]
     assert len(trainings) >= 8
     for name, found in closures.items():
-        summarises = name not in trainings and (".experiments." in name or name == "evaluation.collect")
+        summarises = name not in trainings and (".experiments." in name or name == "evaluation.page")
         foreign = [*plan, *(drawing if name in trainings else ["hypergrad*", "training*"] if summarises else [])]
         assert not [module for module in found if any(fnmatch.fnmatch(module, each) for each in foreign)], name
 

@@ -132,11 +132,11 @@ def test_pt_leaves_what_it_promises(case: Case, arm: str, world: World) -> None:
     assert equal(learned["encoder"], first.encoder) == (start is None)
     counts = {int(value) for name, value in learned["buffers"].items() if name.endswith("num_batches_tracked")}
     assert counts <= ({0} if start is None else {case.steps * (2 if arm in case.twice else 1)})
-    table, series = metrics.read(ran.outputs["metrics"]), metrics.read_series(ran.outputs["series"])
+    table, series = metrics.read(ran.outputs["metrics"]), metrics.read_series_rows(ran.outputs["series"])
     assert (set(table["experiment"]), set(table["arm"])) == ({case.name}, {arm})
     assert (set(table["replicate"]), set(table["evaluation"])) == ({0}, {"pretraining"})
     assert {WALL_TIME, PEAK_MEMORY} <= set(table["metric"])
-    assert set(series["replicate"]) <= {0}
+    assert {row["replicate"] for row in series} <= {0}
     job = case.pretrain(world.jobs(case), arm)
     assert not list(Path(job.config["checkpoint"]).parent.glob("*")), "checkpoints of a finished run are removed"
 
@@ -231,7 +231,7 @@ def test_ft_that_is_killed_at_every_save_ends_in_the_same_tables(case: Case, arm
     assert set(table["evaluation"]) == set(job.config["evaluations"])
     assert (table.loc[table["metric"] == FT_TIME, "value"] > 0).all()
     for (replicate, evaluation), cell in table.groupby(["replicate", "evaluation"]):
-        series = metrics.read_series(outputs["series"])
+        series = metrics.frame(metrics.read_series_rows(outputs["series"]), metrics.SERIES_COLUMNS)
         own = series[(series["replicate"] == replicate) & (series["name"] == f"{evaluation}, validation AUROC (%)")]
         values = cell.set_index("metric")["value"]
         if "best epoch" in values:

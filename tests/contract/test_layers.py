@@ -155,9 +155,7 @@ def test_public_classes_have_names_of_their_own() -> None:
 
 
 TRAINING = re.compile(r"domains\.\w+\.(pretrain|finetune|experiments\.\w+\.run)")
-WITHOUT_TORCH = re.compile(
-    r"fetching|evaluation\.(collect|page)|domains\.\w+\.(data\.simulate|experiments\.\w+(\.report)?)"
-)
+WITHOUT_TORCH = re.compile(r"fetching|evaluation\.page|domains\.\w+\.(data\.simulate|experiments\.\w+(\.report)?)")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from metapt.domains.ppi.config import ARMS, uses_labels
 from metapt.domains.ppi.stages import FOLDS
 from metapt.engine.config import load, validate
 from metapt.engine.digest import PACKAGE
-from metapt.engine.domain import discover, summary_module
+from metapt.engine.domain import discover, domain, summary_module
 from metapt.engine.jobs import Job
 from metapt.engine.plan import Plan, Remaining, planned
 from metapt.errors import ConfigError
@@ -138,14 +138,13 @@ def test_the_papers_protein_experiments_take_these_jobs() -> None:
         "finetune": seeds * finetune,
         "study": 1,
         "summarise": len(PAPER["ppi"].keys() - {"source", "pretrain_seeds", "arms"}),
-        "collect": 1,
         "page": 1,
     }
 
 
 def test_an_experiment_takes_no_more_than_it_needs() -> None:
     found = ppi(learned_weights={"arms": ["graph_supervised", "meta"]})
-    assert stages(found) == {"simulate": 1, "prepare": 1, "pretrain": 4, "summarise": 1, "collect": 1, "page": 1}
+    assert stages(found) == {"simulate": 1, "prepare": 1, "pretrain": 4, "summarise": 1, "page": 1}
     found = ppi(full_access={}, during_pretraining={"arms": ["meta"]})
     needed = Counter(job.stage for job in found.needed(found.summaries["ppi_during_pretraining"]))
     assert needed == {"simulate": 1, "prepare": 1, "pretrain": 2, "summarise": 1}
@@ -249,6 +248,11 @@ def test_an_experiment_is_a_module_or_a_package_with_a_report(tmp_path: Path, mo
     assert [summary_module("pretend", key) for key in ("first", "later")] == ["pretend.first.report", "pretend.later"]
 
 
+def test_a_domain_whose_name_would_make_targets_ambiguous_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the domain my_noise must have a name without an underscore"):
+        domain("my_noise")
+
+
 # The time left
 
 
@@ -274,7 +278,7 @@ KNOWN = finished(PREPARED, (job("pt", "simclr"), 10.0), (META, 20.0), (META, 30.
         ([(job("pt", "simclr"), 1.0, 0.0)], 10.0),
         ([(job("pt", "other"), 1.0, 0.0)], 20.0),  # as all PT
         ([(job("ft", "meta"), 1.0, 0.0)], 20.0),  # as all training
-        ([(job("collect", stage="collect"), 1.0, 0.0)], 1.0),  # as all that train nothing
+        ([(job("page", stage="page"), 1.0, 0.0)], 1.0),  # as all that train nothing
         # jobs side by side fill the machine, and the longest one bounds them
         ([(META, 0.5, 0.0)] * 4, 50.0),
         ([(META, 0.25, 0.0)] * 2, 25.0),

@@ -30,46 +30,26 @@ rule download:
         "../scripts/run_stage.py"
 
 
+# The folder of each rule's outputs, and their files.
+MADE = {}
 for _domain in DOMAINS:
     for _source, _files in domain(_domain).simulated.items():
-        _asked = Asked(f"simulate_{_domain}_{_source}")
+        MADE[f"simulate_{_domain}_{_source}"] = f"{RAW}/{_domain}-{_source}", {file: file for file in _files}
+    MADE[f"prepare_{_domain}"] = f"{RESULTS}/{_domain}/data/{{source}}", domain(_domain).prepared
 
-        rule:
-            name:
-                f"simulate_{_domain}_{_source}"
-            input:
-                unpack(_asked.inputs),
-            output:
-                **{file: f"{RAW}/{_domain}-{_source}/{file}" for file in _files},
-            log:
-                run=f"{RAW}/{_domain}-{_source}/run.json",
-                text=f"{RAW}/{_domain}-{_source}/log.txt",
-            conda:
-                "../envs/metapt.yaml"
-            threads: _asked.cores
-            resources:
-                mem_mb=_asked.mem_mb,
-                runtime=_asked.minutes,
-                gpu=0,
-            params:
-                job=_asked.described,
-                config=_asked.config,
-                code=_asked.code,
-            script:
-                "../scripts/run_stage.py"
-
-    _asked = Asked(f"prepare_{_domain}")
+for _rule, (_folder, _files) in MADE.items():
+    _asked = Asked(_rule)
 
     rule:
         name:
-            f"prepare_{_domain}"
+            _rule
         input:
             unpack(_asked.inputs),
         output:
-            **{name: f"{RESULTS}/{_domain}/data/{{source}}/{file}" for name, file in domain(_domain).prepared.items()},
+            **{name: f"{_folder}/{file}" for name, file in _files.items()},
         log:
-            run=f"{RESULTS}/{_domain}/data/{{source}}/run.json",
-            text=f"{RESULTS}/{_domain}/data/{{source}}/log.txt",
+            run=f"{_folder}/run.json",
+            text=f"{_folder}/log.txt",
         conda:
             "../envs/metapt.yaml"
         threads: _asked.cores

@@ -36,34 +36,6 @@ rule summarise:
         "../scripts/run_stage.py"
 
 
-COLLECT = Asked("collect")
-
-
-rule collect:
-    input:
-        unpack(COLLECT.inputs),
-    output:
-        metrics=f"{RESULTS}/metrics.csv",
-        claims=f"{RESULTS}/claims.csv",
-        headline=shown("headline.md", "headline", "all claims, and the tables beside the paper's numbers", **HEADLINE),
-    log:
-        run=f"{RESULTS}/run.json",
-        text=f"{RESULTS}/log.txt",
-    conda:
-        "../envs/metapt.yaml"
-    threads: COLLECT.cores
-    resources:
-        mem_mb=COLLECT.mem_mb,
-        runtime=COLLECT.minutes,
-        gpu=0,
-    params:
-        job=COLLECT.described,
-        config=COLLECT.config,
-        code=COLLECT.code,
-    script:
-        "../scripts/run_stage.py"
-
-
 PAGE = Asked("page")
 
 
@@ -71,10 +43,13 @@ rule page:
     input:
         unpack(PAGE.inputs),
     output:
+        metrics=f"{RESULTS}/metrics.csv",
+        claims=f"{RESULTS}/claims.csv",
+        headline=shown("headline.md", "headline", "all claims, and the tables beside the paper's numbers", **HEADLINE),
         page=shown("index.html", "page", "all results on one page", **HEADLINE),
     log:
-        run=f"{RESULTS}/index.run.json",
-        text=f"{RESULTS}/index.log.txt",
+        run=f"{RESULTS}/run.json",
+        text=f"{RESULTS}/log.txt",
     conda:
         "../envs/metapt.yaml"
     threads: PAGE.cores

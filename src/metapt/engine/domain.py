@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import Field, create_model
 
 from metapt.engine.jobs import Job, Jobs
+from metapt.errors import ConfigError
 from metapt.evaluation.experiment import SUMMARY, Experiment, Needs
 from metapt.sections import DomainSection, SummarySettings, plain
 
@@ -28,7 +29,11 @@ DOMAINS = (
 
 @cache
 def domain(name: str) -> Domain:
-    """Return the record of a domain, `DOMAIN` in its module `domain`."""
+    """Return the record of a domain, `DOMAIN` in its module `domain`. Raises ConfigError if its name does not suit."""
+    if "_" in name:
+        raise ConfigError(
+            f"the domain {name} must have a name without an underscore, which parts it from an experiment in a target."
+        )
     found: Domain = import_module(f"metapt.domains.{name}.domain").DOMAIN
     return found
 
@@ -56,9 +61,6 @@ class Domain:
 
     def summary(self, jobs: Jobs[Any], key: str) -> Job:
         """Return the job that makes an experiment's tables, figure and verdicts; `jobs` keeps it and its needs."""
-        return jobs.once(f"{self.name}/{key}", lambda: self._summary(jobs, key))
-
-    def _summary(self, jobs: Jobs[Any], key: str) -> Job:
         section = getattr(jobs.config, key)
         needs = self.experiments[key].needs(jobs, section)
         folder = jobs.folder(key)
@@ -68,7 +70,7 @@ class Domain:
             settings=_settings(jobs.config, [*section.arm_names(), *needs.arms]),
             section=plain(section),
         )
-        return Job(
+        job = Job(
             stage="summarise",
             name=f"{self.name}/{key}",
             entry=summary_module(f"domains.{self.name}.experiments", key),
@@ -78,6 +80,7 @@ class Domain:
             record=f"{folder}/run.json",
             log=f"{folder}/log.txt",
         )
+        return jobs.once(job.name, lambda: job)
 
 
 def discover(package: str) -> dict[str, Experiment]:

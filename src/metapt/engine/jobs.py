@@ -22,7 +22,7 @@ S = TypeVar("S", bound=DomainSection)
 class Job:
     """One run of a stage."""
 
-    stage: str  # `download`, `simulate`, `prepare`, `pretrain`, `finetune`, `study`, `summarise`, `collect` or `page`
+    stage: str  # `download`, `simulate`, `prepare`, `pretrain`, `finetune`, `study`, `summarise` or `page`
     name: str  # unique, in the form of a path: `ecg/pretrain/meta/n500/seed0`
     # the module inside the package whose function `run(settings, inputs, outputs, machine)` does the work, such as
     # `domains.ecg.pretrain`; for the stage `summarise`, the module that holds the record `EXPERIMENT`

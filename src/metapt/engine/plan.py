@@ -15,7 +15,7 @@ from metapt.engine.jobs import Job, Place
 from metapt.engine.schema import did_you_mean
 from metapt.errors import ConfigError
 from metapt.evaluation.results import explained
-from metapt.sections import CollectSettings, PageDomain, PageExperiment, PageSettings, plain
+from metapt.sections import PageDomain, PageExperiment, PageSettings, plain
 
 SOURCES = Path(__file__).with_name("sources.yaml")
 """The public data that the package lists."""
@@ -40,7 +40,6 @@ class Plan:
             for key, _ in section.experiments():
                 self.summaries[f"{name}_{key}"] = record.summary(jobs, key).name
             self.jobs |= jobs.made
-        self.jobs["collect"] = self._collect(config)
         self.jobs["page"] = self._page(config)
         self._codes: dict[str, str | None] = {}
         self._makers = {path: job for job in self.jobs.values() for path in (*job.outputs.values(), job.record)}
@@ -89,37 +88,18 @@ class Plan:
         makers = [self._makers[path] for path in job.inputs.values() if path in self._makers]
         return list({each.name: each for each in makers}.values())
 
-    def _collect(self, config: Config) -> Job:
-        names = list(experiments(config))
-        ends, what_of = {name: self.summary(name) for name in names}, ("metrics", "claims", "table_md")
-        return Job(
-            stage="collect",
-            name="collect",
-            entry="evaluation.collect",
-            config=plain(CollectSettings(experiments=names)),
-            inputs={f"{name}/{what}": ends[name].outputs[what] for name in names for what in what_of},
-            outputs={
-                "metrics": f"{config.results}/metrics.csv",
-                "claims": f"{config.results}/claims.csv",
-                "headline": f"{config.results}/headline.md",
-            },
-            record=f"{config.results}/run.json",
-            log=f"{config.results}/log.txt",
-            mem_mb=1000,
-        )
-
     def _page(self, config: Config) -> Job:
-        inputs = {"claims": self.jobs["collect"].outputs["claims"]}
+        files = ("metrics", "claims", "table_md", "differences", "table_html", "figure_svg")
+        inputs: dict[str, str] = {}
         shown = []
-        for name in dict.fromkeys(experiment.partition("_")[0] for experiment in self.summaries):
+        for name in dict.fromkeys(experiment.partition("_")[0] for experiment in experiments(config)):
             record, section = domain(name), getattr(config, name)
             of_domain = []
             for key, own in section.experiments():
                 about, end = record.experiments[key], self.summary(f"{name}_{key}")
                 arms = explained(own, getattr(section, "arms", {}))
                 of_domain.append(PageExperiment(key=key, title=about.title, figure=about.figure_title, arms=arms))
-                read = {what: end.outputs[what] for what in ("claims", "differences", "table_html", "figure_svg")}
-                read |= {"record": end.record}
+                read = {what: end.outputs[what] for what in files} | {"record": end.record}
                 read |= {each: path for each, path in end.inputs.items() if each.endswith(("/metrics", "/record"))}
                 inputs |= {f"{name}_{key}/{what}": path for what, path in read.items()}
             source = getattr(section, "source", "")
@@ -134,9 +114,14 @@ class Plan:
             entry="evaluation.page",
             config=plain(PageSettings(domains=shown)),
             inputs=inputs,
-            outputs={"page": f"{config.results}/index.html"},
-            record=f"{config.results}/index.run.json",
-            log=f"{config.results}/index.log.txt",
+            outputs={
+                "metrics": f"{config.results}/metrics.csv",
+                "claims": f"{config.results}/claims.csv",
+                "headline": f"{config.results}/headline.md",
+                "page": f"{config.results}/index.html",
+            },
+            record=f"{config.results}/run.json",
+            log=f"{config.results}/log.txt",
             mem_mb=1000,
         )
 

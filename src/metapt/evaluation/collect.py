@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -10,23 +11,19 @@ from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import COLUMNS, counts
 from metapt.evaluation.tables import markdown, read_texts
 from metapt.files import atomic_path, reading
-from metapt.machine import Machine
-from metapt.sections import CollectSettings
 
 SHOWN = ["experiment", "claim", "measured", "criterion", "paper", "verdict"]
 """Columns of the claims in the headline."""
 
 
-def run(settings: CollectSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
+def write(experiments: Sequence[str], inputs: Mapping[str, Path], outputs: Mapping[str, Path]) -> None:
     """Write the tables of all metrics and claims, and the headline. Raises DataError if an input is no such table.
 
     Args:
-        settings: the experiments.
+        experiments: their names, such as `mnist_bptt`, in the order of the tables.
         inputs: `{experiment}/metrics`, `{experiment}/claims` and `{experiment}/table_md` of each experiment.
         outputs: `metrics`, `claims`; `headline`: Markdown with all claims, then the tables of each experiment.
-        machine: not used.
     """
-    experiments = settings.experiments
     metrics.write(metrics.read([inputs[f"{experiment}/metrics"] for experiment in experiments]), outputs["metrics"])
     parts = [read_texts(inputs[f"{experiment}/claims"], COLUMNS, "claims") for experiment in experiments]
     claims = pd.concat(parts, ignore_index=True)
@@ -35,8 +32,12 @@ def run(settings: CollectSettings, inputs: dict[str, Path], outputs: dict[str, P
     found = ", ".join(f"{count} {verdict}" for verdict, count in counts(claims["verdict"]).items()) or "none"
     caption = f"Claims, and what these runs say about them ({found})"
     blocks = [markdown(claims[SHOWN].map(str), caption, dict.fromkeys(SHOWN, False))]
-    for name in experiments:
-        with reading(inputs[f"{name}/table_md"], "run snakemake again") as file:
-            blocks.append(f"## {name}\n\n{file.read().decode()}")
+    blocks += [f"## {name}\n\n{content(inputs[f'{name}/table_md']).decode()}" for name in experiments]
     with atomic_path(outputs["headline"]) as path:
         path.write_text("\n".join(blocks), encoding="utf-8")
+
+
+def content(path: Path) -> bytes:
+    """Return what a file of an experiment holds. Raises DataError if it can't be read."""
+    with reading(path, "run snakemake again") as file:
+        return file.read()

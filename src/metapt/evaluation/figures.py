@@ -201,20 +201,20 @@ def band(
 
 
 def trajectories(
-    axis: Axes, bands: Mapping[str, pd.DataFrame], xlabel: str, target: float | tuple[float, float, float] | None = None
+    axis: Axes, bands: Mapping[str, pd.DataFrame], xlabel: str, target: tuple[float, float, float] | None = None
 ) -> None:
     """Draw a line with a band for each group over the steps of a run.
 
-    `bands` are tables with the columns step, lower, centre and upper by label. `target` is the true value,
-    drawn as a dashed line; or (lower, centre, upper), with dotted outer lines.
+    `bands` are tables with the columns step, lower, centre and upper by label. `target` is (lower,
+    centre, upper) of the true value, drawn as a dashed line between dotted ones.
     """
     with style():
         for i, (label, frame) in enumerate(bands.items()):
             band(axis, frame["step"], frame["lower"], frame["centre"], frame["upper"], label, colour(i))
         if target is not None:
-            *ends, centre = (target[0], target[2], target[1]) if isinstance(target, tuple) else (target,)
+            lower, centre, upper = target
             axis.axhline(centre, color=INK, linewidth=1.2, linestyle="--", label="target", zorder=1.5)
-            for end in ends:
+            for end in (lower, upper):
                 axis.axhline(end, color=INK, linewidth=1, linestyle=":", zorder=1.5)
         axis.margins(x=0)
         axis.set_xlabel(xlabel)
@@ -238,23 +238,22 @@ def bars_with_error(
     papers: pd.DataFrame | None = None,
     *,
     xlabel: str,
-    names: tuple[str, str] = ("ours", "paper"),
     axis: Axes | None = None,
 ) -> Figure:
     """Draw our numbers beside the paper's, in a row for each label from top to bottom; without `axis` on a new figure.
 
     A number is a dot with its standard error as a bar (none where it is NaN). Dots can be compared without an axis that
-    starts at zero. Both tables have the columns label, mean and standard_error, and are called `names` in the legend,
-    which is left out with one table. A label that only one of them has is drawn alone.
+    starts at zero. Both tables have the columns label, mean and standard_error. A label that only one of them has is
+    drawn alone. There is no legend with one table.
     """
     papers = ours[:0] if papers is None else papers
     labels = list(dict.fromkeys([*ours["label"], *papers["label"]]))
     place, two = {label: i for i, label in enumerate(labels)}, len(papers) > 0
     with style():
         axis = axis or panels(height=max(1.6, (0.62 if two else 0.45) * len(labels) + 1.0))[1][0]
-        _dots(axis, ours, place, -0.16 if two else 0.0, names[0] if two else None, colour(0), "o", colour(0))
+        _dots(axis, ours, place, -0.16 if two else 0.0, "ours" if two else None, colour(0), "o", colour(0))
         if two:
-            _dots(axis, papers, place, 0.16, names[1], QUIET, "D", "white")
+            _dots(axis, papers, place, 0.16, "paper", QUIET, "D", "white")
         named_rows(axis, labels, xlabel)
         axis.margins(x=0.14)
         if two:

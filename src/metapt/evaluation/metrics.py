@@ -82,20 +82,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def write_series(rows: Rows | pd.DataFrame, path: Path) -> None:
-    """Write the series table of a run: replicate, step, name, value. Raises DataError as `read_series`."""
+    """Write the series table of a run: replicate, step, name, value. Raises DataError as `read_series_rows`."""
     _write(rows, SERIES_COLUMNS, path)
 
 
-def read_series(path: Path) -> pd.DataFrame:
-    """Return the series table of a run: replicate Int64 (nullable), step int64, name text, value float64.
-
-    Raises DataError as `validate`, and if the file is missing or a step is no integer.
-    """
-    return frame(read_series_rows(path), SERIES_COLUMNS)
-
-
 def read_series_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of the series table of a run. Raises DataError as `read_series`."""
+    """Return the rows of the series table of a run. Raises DataError as `read`, and if a step is no integer."""
     return _read(path, SERIES_COLUMNS)
 
 
@@ -187,7 +179,7 @@ def _integer(value: Any, name: str, line: int, where: str) -> int:
 
 
 def frame(rows: list[dict[str, Any]], columns: list[str]) -> pd.DataFrame:
-    """Return checked rows as a table with `columns`, of the types of `read` and `read_series`; a seed is int64."""
+    """Return checked rows as a table with `columns`, of the types of `read`; a step and a seed are int64."""
     import pandas as pd
 
     kinds = {"value": "float64", "step": "int64", "seed": "int64", "replicate": "Int64"}

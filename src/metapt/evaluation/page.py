@@ -1,4 +1,4 @@
-"""The page that shows what a workflow has found: one HTML file with its figures and styles inside."""
+"""What a workflow has found, in tables and on a page: one HTML file with its figures and styles inside."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from metapt.evaluation import comparisons, figures, metrics
+from metapt.engine import records
+from metapt.evaluation import collect, comparisons, figures, metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, counts
 from metapt.evaluation.metrics import CELL
-from metapt.evaluation.results import DIFFERENCES, read_record, rows_of
+from metapt.evaluation.results import DIFFERENCES, rows_of
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import mean_and_error, number, read_texts
 from metapt.files import atomic_path
@@ -53,16 +54,17 @@ Json = dict[str, Any]
 
 
 def run(settings: PageSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
-    """Write the page. Raises DataError if an input is not what its name says.
+    """Write the tables of all experiments and the page. Raises DataError if an input is not what its name says.
 
     Args:
         settings: the domains and their experiments.
-        inputs: `{experiment}/claims`, `{experiment}/differences`, `{experiment}/table_html`, `{experiment}/figure_svg`
-            and `{experiment}/record` of each experiment; `{experiment}/{run}/metrics` and `{experiment}/{run}/record`
-            of each run that it reads.
-        outputs: `page`; its links to records and tables are relative.
+        inputs: those of `collect.write`, and `{experiment}/differences`, `{experiment}/table_html`,
+            `{experiment}/figure_svg` and `{experiment}/record` of each experiment; `{experiment}/{run}/metrics` and
+            `{experiment}/{run}/record` of each run that it reads.
+        outputs: those of `collect.write`, and `page`; its links to records and tables are relative.
         machine: not used.
     """
+    collect.write([f"{each.name}_{one.key}" for each in settings.domains for one in each.experiments], inputs, outputs)
     runs = Runs(outputs["page"].parent)
     domains = [
         each.model_dump() | {"experiments": [_experiment(each, one, inputs, runs) for one in each.experiments]}
@@ -112,7 +114,7 @@ def _experiment(domain: PageDomain, experiment: PageExperiment, inputs: Mapping[
         "title": experiment.title,
         "caption": f"{experiment.figure or experiment.title}. {_shown(cells)}",
         "figure": Markup(figure_inside(own["figure_svg"], name, COLOURS)),
-        "tables": arms.in_cells(own["table_html"].read_text(encoding="utf-8")),
+        "tables": arms.in_cells(collect.content(own["table_html"]).decode()),
         "claims": [row | {"behind": behind(row)} for row in claims],
         "counts": counts(row["verdict"] for row in claims),
         "numbers": list(_numbers(cells, runs)),
@@ -199,8 +201,7 @@ def _numbers(cells: pd.DataFrame, runs: Runs) -> Iterator[Json]:
 def _ran(inputs: Mapping[str, Path]) -> Json:
     """Return how many jobs have trained by stage, their minutes, machines, revisions and versions of torch."""
     paths = sorted({path for key, path in inputs.items() if key.endswith("/record")})
-    records = [read_record(path, "stage", "wall_time_s", "machine", "revision", "versions") for path in paths]
-    trained = [record for record in records if record["stage"] != "summarise"]
+    trained = [record for record in map(records.read, paths) if record["stage"] != "summarise"]
     return {
         "stages": Counter(record["stage"] for record in trained),
         "minutes": sum(record["wall_time_s"] for record in trained) / 60,
@@ -221,7 +222,7 @@ def figure_inside(path: Path, name: str, colours: dict[str, str]) -> str:
     def mixed(colour: str) -> str:
         return f"var(--{colours[colour]})" if colour in colours else f"color-mix(in srgb, {colour} var(--keep), white)"
 
-    root = ET.fromstring(path.read_bytes())
+    root = ET.fromstring(collect.content(path))
     for parent in root.iter():
         for child in [each for each in parent if each.tag in (f"{SVG}metadata", f"{SVG}style")]:
             parent.remove(child)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,11 +11,10 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from metapt.errors import DataError
+from metapt.engine import records
 from metapt.evaluation import metrics
 from metapt.evaluation.statistics import paired_difference
 from metapt.evaluation.tables import paper_numbers
-from metapt.files import reading
 from metapt.sections import OWN_KEYS, ArmSection, DomainSection, ExperimentSection, Section, SummarySettings, plain
 
 DIFFERENCES = [
@@ -149,18 +147,8 @@ def run_words(run: str) -> dict[str, str | int]:
     return words | {"seed": int(seed[1]) if seed else -1}
 
 
-def read_record(path: Path, *keys: str) -> dict[str, Any]:
-    """Return some keys of a run's `run.json`. Raises DataError if the file is no such record."""
-    try:
-        with reading(path, "make the run again") as file:
-            record = json.loads(file.read().decode())
-        return {key: record[key] for key in keys}
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is not the record of a run ({error!r}); make the run again.") from None
-
-
 def _machine(record: Path) -> str:
-    machine = read_record(record, "machine")["machine"]
+    machine = records.read(record)["machine"]
     return str(machine["name"]) + ("" if machine["device"] == "cuda" else f", threads: {machine['threads']}")
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from metapt.engine import records
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, STAND_IN, counts
-from metapt.evaluation.results import DIFFERENCES, read_record
+from metapt.evaluation.results import DIFFERENCES
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import mean_and_error, number, read_texts
 from metapt.files import sha256
@@ -74,10 +75,15 @@ def lacking(results: Path) -> list[str]:
     if not record.is_file():
         return []
     try:
-        paths, sums = read_record(record, "inputs", "sha256").values()
-        known = {results.joinpath(*Path(path).parts[-3:]): sums["inputs"][name] for name, path in paths.items()}
-    except (DataError, AttributeError, LookupError, TypeError):
+        found = records.read(record)
+    except DataError:
         return wrapped(f"lacks:  whether {both} are up to date can't be told from {record}", "        ")
+    sums = found["sha256"]["inputs"]
+    known = {
+        results.joinpath(*Path(path).parts[-3:]): sums.get(name)
+        for name, path in found["inputs"].items()
+        if name.count("/") == 1 and not name.endswith("/record")  # a file of an experiment's, which tells of no times
+    }
     made = {path for path in [*known, *results.glob("*/*/claims.csv")] if path.is_file()}
     names = {"_".join(path.parts[-3:-1]) for path in made if known.get(path) != sha256(path)}
     about = f"lack {', '.join(sorted(names))} as it is now; snakemake without a target adds what its config has"

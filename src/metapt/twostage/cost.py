@@ -152,7 +152,7 @@ def tables(cost: Cost) -> Tables:
             with suppress(NotMeasuredError):
                 values = cost.measured(arm, metric).to_numpy(dtype=float)
                 for word, statistic in (("median", np.median), ("min", np.min), ("max", np.max)):
-                    row[f"{metric}, {word}"] = factor * float(statistic(values)) / factor
+                    row[f"{metric}, {word}"] = float(statistic(values))
                 texts |= {"PT runs": str(len(values)), name: f"{factor * float(np.median(values)):.3g}"}
                 if what and cost.plain is not None:
                     r = ratio(cost, arm, metric)

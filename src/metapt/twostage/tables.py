@@ -194,7 +194,6 @@ def dots(
     others: pd.DataFrame,
     label: Callable[[str], str],
     xlabel: str = AUROC_LABEL,
-    names: tuple[str, str] = ("ours", "paper"),
 ) -> None:
     """Draw a row per arm of `ours`: mean and standard error over PT seeds, and below it, hollow, those of `others`."""
     ours, others = (
@@ -205,7 +204,7 @@ def dots(
         for table in (ours, others[others["arm"].isin(ours["arm"])])
     )
     xlabel = f"{xlabel},\nmean ± standard error over PT seeds"
-    figures.bars_with_error(ours, others, xlabel=xlabel, names=names, axis=axis)
+    figures.bars_with_error(ours, others, xlabel=xlabel, axis=axis)
 
 
 def _both(results: TwoStageResults, cell: Cell, control: str) -> tuple[Runs, Runs]:

@@ -21,6 +21,7 @@ from metapt.engine.jobs import Job
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import COLUMNS
+from metapt.evaluation.results import DIFFERENCES
 from metapt.files import write_csv
 from metapt.machine import THREAD_VARIABLES
 from metapt.training import checkpoint
@@ -126,7 +127,7 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
 
 @pytest.fixture(scope="module")
 def kinds(patch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
-    """The toy's jobs and `collect`, each on the outputs of the one before it."""
+    """The toy's jobs and `page`, each on the outputs of the one before it."""
     from metapt.domains.noise.data import simulate  # type: ignore[import-not-found]
 
     patch.setattr(simulate, "SIZES", {"pretrain": 200, "train": 20, "validation": 20, "test": 20})
@@ -149,13 +150,20 @@ def kinds(patch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -
     encoder = {"pretrained": made(found["PT"])["pretrained"]}
     found["FT"] = Kind("finetune", f"{toy}.finetune", finetuning, examples | encoder, TABLES)
     metrics.write([metrics.row("mnist_bptt", "meta", "accuracy (%)", 90.0, replicate=0)], folder / "metrics.csv")
-    write_csv({column: ["1"] for column in COLUMNS}, folder / "claims.csv")
-    (folder / "table.md").write_text("a table")
-    found["collect"] = Kind(
-        "collect", "evaluation.collect", {"experiments": ["mnist_bptt"]},
-        {f"mnist_bptt/{name}": folder / f"{name}.csv" for name in ("metrics", "claims")}
-        | {"mnist_bptt/table_md": folder / "table.md"},
-        {"metrics": "all.csv", "claims": "claims.csv", "headline": "headline.md"},
+    for name, columns in {"claims": COLUMNS, "differences": DIFFERENCES}.items():
+        write_csv({column: ["1"] for column in columns}, folder / f"{name}.csv")
+    texts = {"table.md": "a table", "table.html": "a table", "figure.svg": '<svg xmlns="http://www.w3.org/2000/svg"/>'}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    records.write(folder / "run.json", {"stage": "summarise", "outputs": {}})
+    experiment = {"key": "bptt", "title": "BPTT", "figure": "", "arms": {}}
+    shown = {"name": "mnist", "title": "MNIST", "source": "", "stand_in": True, "experiments": [experiment]}
+    files = {name: f"{name}.csv" for name in ("metrics", "claims", "differences")} | {"record": "run.json"}
+    files |= {f"table_{kind}": f"table.{kind}" for kind in ("md", "html")} | {"figure_svg": "figure.svg"}
+    found["page"] = Kind(
+        "page", "evaluation.page", {"domains": [shown]},
+        {f"mnist_bptt/{name}": folder / file for name, file in files.items()},
+        {"metrics": "all.csv", "claims": "claims.csv", "headline": "headline.md", "page": "index.html"},
     )  # fmt: skip
     return found
 
@@ -186,7 +194,7 @@ def check_done(job: Job, folder: Path, right: Contents) -> None:
         assert records.checked(path) is not None
 
 
-@pytest.mark.parametrize("name", ["simulate", "prepare", "PT", "FT", "collect"])
+@pytest.mark.parametrize("name", ["simulate", "prepare", "PT", "FT", "page"])
 def test_every_call_fails(name: str, kinds: dict[str, Kind], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     kind = kinds[name]
     folder = tmp_path / "run"

@@ -120,7 +120,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a record of PTB-XL": lambda path: read_signals(_renamed(path, "00001_lr.hea").parent, ["00001_lr"]),
     "prepared records": lambda path: ecg.load(path, path),
     "metrics": metrics.read,
-    "series": metrics.read_series,
+    "series": metrics.read_series_rows,
     "a table of runs": lambda path: headroom_report.read([path]),
     "a table of claims": summary.read_claims,
     "the results of an experiment": lambda path: experiment_text(_renamed(path, "metrics.csv").parent),

@@ -48,7 +48,7 @@ EXPERIMENTS = {"mnist": ("rotation_mean",), "ecg": ("full_access", "cost"), "ppi
 
 
 def end(experiments: int = 1) -> dict[str, int]:
-    return {"summarise": experiments, "collect": 1, "page": 1}
+    return {"summarise": experiments, "page": 1}
 
 
 PARTIAL = "  partial_access: {arms: [meta], finetune_sizes: [30], meta_sizes: [20, 30]}\n"

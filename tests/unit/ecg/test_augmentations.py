@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -52,7 +53,7 @@ def run(folder: Path, arms: dict[str, Any], normal: list[int]) -> tuple[dict[str
     augmentations.run(settings, inputs, outputs, Machine())
     shown = {
         str(name): part.pivot(index="replicate", columns="step", values="value").to_numpy()
-        for name, part in metrics.read_series(outputs["series"]).groupby("name")
+        for name, part in pd.DataFrame(metrics.read_series_rows(outputs["series"])).groupby("name")
     }
     return shown, metrics.read(outputs["metrics"])
 

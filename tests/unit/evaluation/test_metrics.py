@@ -87,14 +87,14 @@ def test_bad_files_are_refused(tmp_path, content, message):
 def test_series(tmp_path):
     rows = [{"replicate": r, "step": s, "name": "mean", "value": 90 + r / 3 + s} for s in range(3) for r in (0, 1)]
     metrics.write_series(rows, tmp_path / "series.csv")
-    series = metrics.read_series(tmp_path / "series.csv")
+    series = metrics.frame(metrics.read_series_rows(tmp_path / "series.csv"), metrics.SERIES_COLUMNS)
     assert series.to_dict("records") == rows
     assert series.dtypes["step"] == "int64"
     for step in ("x", "", None, 0.5):
         with pytest.raises(DataError, match=f"the step of row 1 is {step!r}, which is not an integer"):
             metrics.write_series([rows[0] | {"step": step}], tmp_path / "series.csv")
     metrics.write_series([], tmp_path / "series.csv")
-    assert metrics.read_series(tmp_path / "series.csv").empty
+    assert metrics.read_series_rows(tmp_path / "series.csv") == []
 
 
 def test_select():

@@ -56,9 +56,11 @@ def experiment(folder: Path, name: str, claims: int = 1) -> dict[str, Path]:
             rows = [metrics.row(name, arm, METRIC, 2.0 + seed, replicate=seed, **WORDS)]
             metrics.write(rows, path := own / run / "metrics.csv")
             found[f"{name}/{run}/metrics"] = path
+    rows = [row for path in found.values() if path.name == "metrics.csv" for row in metrics.read_rows(path)]
+    metrics.write(rows, own / "metrics.csv")
     pair = {"arm": "k5", "control": "meta", "metric": METRIC}
     claim = dict.fromkeys(COLUMNS, "") | pair | {"family": OF_THE_PAPER, "claim": "k5 beats <meta>"}
-    claim |= {"mean": 2.5, "standard_error": 0.5, "n": 2, "low": 1, "high": 4, "verdict": "found"}
+    claim |= {"experiment": name, "mean": 2.5, "standard_error": 0.5, "n": 2, "low": 1, "high": 4, "verdict": "found"}
     compared = dict.fromkeys(DIFFERENCES, "") | pair | WORDS | {"mean": 0.5, "standard_error": 0.1, "n": 2}
     for what, columns, rows in (("claims", COLUMNS, [claim] * claims), ("differences", DIFFERENCES, [compared])):
         pd.DataFrame(rows, columns=columns).to_csv(path := own / f"{what}.csv", index=False)
@@ -68,7 +70,8 @@ def experiment(folder: Path, name: str, claims: int = 1) -> dict[str, Path]:
     tables.write_blocks({"A table, mean ± standard error": table}, own / "table", table)
     (own / "figure.svg").write_bytes(picture())
     (own / "figure.png").touch()
-    found |= {f"{name}/table_html": own / "table.html", f"{name}/figure_svg": own / "figure.svg"}
+    found |= {f"{name}/table_{kind}": own / f"table.{kind}" for kind in ("md", "html")}
+    found |= {f"{name}/figure_svg": own / "figure.svg", f"{name}/metrics": own / "metrics.csv"}
     return found | {f"{name}/record": record(own / "run.json", "summarise")}
 
 
@@ -85,7 +88,8 @@ def written_page(inputs: dict[str, Path], folder: Path, stand_in: bool, **domain
         )
         for name, keys in domains.items()
     ]
-    page.run(PageSettings(domains=found), inputs, {"page": folder / "index.html"}, Machine())
+    outputs = {"metrics": "metrics.csv", "claims": "claims.csv", "headline": "headline.md", "page": "index.html"}
+    page.run(PageSettings(domains=found), inputs, {name: folder / file for name, file in outputs.items()}, Machine())
     return (folder / "index.html").read_text()
 
 
@@ -101,10 +105,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_needs_no_other_file_and_its_links_lead_somewhere(written: Path) -> None:
     text = written.read_text()
     assert re.findall(r'<(?:link|script|img|iframe|image)[^>]* (?:src|href)="', text) == []
-    links = set(re.findall(r'href="([^"#]+)"', text)) - {"metrics.csv", "claims.csv", "headline.md"}
-    assert "ecg/cost/pretrain/k5/seed1/run.json" in links
-    missing = {link for link in links if not (written.parent / link).is_file()}
-    assert {Path(link).name for link in missing} == {"metrics.csv"}, "which a summary makes"
+    links = set(re.findall(r'href="([^"#]+)"', text))
+    assert {"metrics.csv", "claims.csv", "headline.md", "ecg/cost/pretrain/k5/seed1/run.json"} <= links
+    assert [link for link in links if not (written.parent / link).is_file()] == []
+
+
+def test_tables_and_headline_have_all_experiments(written: Path) -> None:
+    folder, names = written.parent, ["mnist_rotation_mean", "mnist_bptt", "ecg_cost"]
+    assert list(metrics.read(folder / "metrics.csv")["experiment"]) == [name for name in names for _ in range(4)]
+    assert pd.read_csv(folder / "claims.csv")["experiment"].tolist() == [*names[:2], *names[1:]]
+    verdicts, *found = (folder / "headline.md").read_text().split("\n## ")
+    assert verdicts.startswith("Claims, and what these runs say about them (4 found)")
+    texts = [(folder / name.replace("_", "/", 1) / "table.md").read_text() for name in names]
+    assert (verdicts.count("k5 beats"), *found) == (4, *map("{}\n\n{}".format, names, texts))
 
 
 def test_the_page_says_what_was_run_and_on_which_data(written: Path, tmp_path: Path) -> None:
@@ -178,10 +191,14 @@ def test_claims_of_the_paper_stand_before_those_beyond_it(tmp_path: Path) -> Non
     assert text.index("beats &lt;") < text.index(">beyond the paper</th>") < text.index("an own claim")
 
 
-def test_a_record_that_is_cut_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_or_missing_is_named(tmp_path: Path) -> None:
     inputs = experiment(tmp_path, "mnist_bptt")
-    inputs["mnist_bptt/record"].write_text("{")
-    with pytest.raises(DataError, match=r"bptt/run\.json is not the record of a run"):
+    for name, message in {"record": r"bptt/run\.json is not the record", "claims": "is not a table of claims"}.items():
+        inputs[f"mnist_bptt/{name}"].write_text("{")
+        with pytest.raises(DataError, match=message):
+            written_page(inputs, tmp_path, True, mnist=["bptt"])
+    inputs["mnist_bptt/claims"].unlink()
+    with pytest.raises(DataError, match=r"claims\.csv is missing"):
         written_page(inputs, tmp_path, True, mnist=["bptt"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metapt.cli import main
+from metapt.engine import records
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, COLUMNS, STAND_IN
@@ -136,12 +136,17 @@ def test_the_last_results_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def collected(folder: Path, *names: str) -> Path:
-    """Write experiments, and a results folder with the record of their collection."""
-    paths = [results(folder / name) / file for name in names for file in ("claims.csv", "metrics.csv", "table.md")]
-    for path in paths:
-        path.touch()
-    inputs, sums = ({str(path): each(path) for path in paths} for each in (str, sha256))
-    (folder / "run.json").write_text(json.dumps({"inputs": inputs, "sha256": {"inputs": sums}}))
+    """Write experiments, and a results folder with the record of its page."""
+    paths = {}
+    for name in names:
+        for file in ("claims.csv", "metrics.csv", "table.md", "meta/metrics.csv", "run.json"):
+            path = results(folder / name) / file
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+            paths[f"{name.replace('/', '_')}/{file.partition('.')[0].replace('run', 'record')}"] = path
+    sums = {name: "its own" if name.endswith("/record") else sha256(path) for name, path in paths.items()}
+    inputs = {name: str(path) for name, path in paths.items()}
+    records.write(folder / "run.json", {"inputs": inputs, "sha256": {"inputs": sums}})
     return results(folder, claim("ecg_cost", "meta is cheap"))
 
 

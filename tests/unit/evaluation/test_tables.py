@@ -9,14 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from metapt.errors import DataError
-from metapt.evaluation import collect, metrics
-from metapt.evaluation.comparisons import COLUMNS
+from metapt.evaluation import metrics
 from metapt.evaluation.metrics import CELL, row
 from metapt.evaluation.statistics import summarise
 from metapt.evaluation.tables import NOTHING, beside_paper, mean_and_error, ours_and_papers, paper_numbers, write_blocks
-from metapt.machine import Machine
-from metapt.sections import CollectSettings
 
 TABLE = pd.DataFrame(
     {
@@ -146,35 +142,3 @@ def test_ours_stand_beside_the_papers_numbers_of_the_same_names() -> None:
     assert shown["paper"].tolist() == ["7.2 ± 1.5", "88", "87.6", NOTHING, "100", "79.8 ± 0.3"]
     one = ours_and_papers(joined[joined["experiment"] == "mnist_bptt"])
     assert one.columns.tolist() == ["arm", "metric", "n", "ours", "paper", "note"], "what is empty is left out"
-
-
-def collected(folder: Path, name: str, metric: str, values: list[float]) -> dict[str, Path]:
-    """Write metrics, claims and table of an experiment."""
-    paths = {f"{name}/metrics": folder / f"{name}.csv", f"{name}/claims": folder / f"{name}-claims.csv"}
-    paths[f"{name}/table_md"] = folder / f"{name}.md"
-    rows = [row(name, "meta", metric, value, replicate=i, setting=TEN) for i, value in enumerate(values)]
-    metrics.write(rows, paths[f"{name}/metrics"])
-    claim = dict.fromkeys(COLUMNS, "") | {"experiment": name, "claim": f"the claim of {name}"}
-    pd.DataFrame([claim | {"verdict": "too few seeds"}]).to_csv(paths[f"{name}/claims"], index=False)
-    paths[f"{name}/table_md"].write_text(f"the table of {name} ± the paper's\n", encoding="utf-8")
-    return paths
-
-
-def test_the_headline_has_all_claims_and_tables(tmp_path: Path) -> None:
-    names = ["mnist_rotation_mean", "mnist_fidelity"]
-    inputs = collected(tmp_path, names[0], "absolute error of learned mean (degrees)", [2.0, 4.0])
-    inputs |= collected(tmp_path, names[1], "cosine", [0.9])
-    outputs = {name: tmp_path / name for name in ("metrics", "claims", "headline")}
-    collect.run(CollectSettings(experiments=names), inputs, outputs, Machine())
-    assert list(metrics.read(outputs["metrics"])["experiment"]) == [names[0], *names]
-    verdicts, *found = outputs["headline"].read_text().split("\n## ")
-    assert verdicts.startswith("Claims, and what these runs say about them (2 too few seeds)")
-    assert all(f"the claim of {name}" in verdicts for name in names)
-    assert found == [f"{name}\n\nthe table of {name} ± the paper's\n" for name in names]
-    assert pd.read_csv(outputs["claims"])["claim"].tolist() == [f"the claim of {name}" for name in names]
-    for content, message in (("claim,verdict\n", r"-claims\.csv is not a table of claims"), (None, "is missing")):
-        inputs["mnist_fidelity/claims"].unlink()
-        if content is not None:
-            inputs["mnist_fidelity/claims"].write_text(content)
-        with pytest.raises(DataError, match=message):
-            collect.run(CollectSettings(experiments=names[1:]), inputs, outputs, Machine())

@@ -135,7 +135,7 @@ def test_the_paper_has_each_of_its_numbers_beside_ours(runs: Runs) -> None:
 def test_learned_rotations_have_a_trajectory_per_replicate_that_ends_at_the_learned_value(runs: Runs) -> None:
     for experiment, replicates in {"rotation_mean": 10, "rotation_mean_std": 4}.items():
         for arm, files in runs[experiment].items():
-            series, table = metrics.read_series(files["series"]), metrics.read(files["metrics"])
+            series, table = pd.DataFrame(metrics.read_series_rows(files["series"])), metrics.read(files["metrics"])
             last = 4 if arm == "meta-curvature" else 2
             assert sorted(series["replicate"].unique()) == list(range(replicates))
             assert sorted(series["step"].unique()) == list(range(1, last + 1))

@@ -63,7 +63,8 @@ def test_a_learner_leaves_its_weights_and_their_way(prepared: Files, tmp_path: P
     tasks = prepared["tasks"].read_text().replace("a process", "", 1).replace("a process", "NA", 1)
     (tmp_path / "tasks.csv").write_text(tasks)
     learned, written = pretrained(tmp_path, prepared, "meta", tasks=tmp_path / "tasks.csv")
-    found, series = set(metrics.read(written["metrics"])["metric"]), metrics.read_series(written["series"])
+    found = set(metrics.read(written["metrics"])["metric"])
+    series = pd.DataFrame(metrics.read_series_rows(written["series"]))
     assert set(ONLINE.values()) <= found
     assert not any("planted" in name for name in found)
     assert set(series["name"]) == {"learned weight", *ONLINE.values(), *QUANTILES}
@@ -76,7 +77,7 @@ def test_a_learner_leaves_its_weights_and_their_way(prepared: Files, tmp_path: P
 def test_an_arm_that_learns_no_weights_leaves_none(arm: str, prepared: Files, tmp_path: Path) -> None:
     learned, written = pretrained(tmp_path, prepared, arm)
     assert learned.meta == {}
-    assert len(metrics.read_series(written["series"])) == 0
+    assert metrics.read_series_rows(written["series"]) == []
     assert not any("weight" in name for name in metrics.read(written["metrics"])["metric"])
 
 
@@ -137,7 +138,7 @@ def finetuned(
     jobs = PPI.jobs(folder, evaluations=list(evaluations), finetune=FT | changes)
     made = PPI.work(jobs.finetune(arm, setting, seed), prepared)
     table = metrics.read(made["metrics"])
-    return table[table["metric"] != FT_TIME], metrics.read_series(made["series"])
+    return table[table["metric"] != FT_TIME], pd.DataFrame(metrics.read_series_rows(made["series"]))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_every_pair_of_arms_with_the_same_pt_seed_is_compared_on_the_same_graphs
         save_pretrained(Learned(network, {}), inputs[f"pretrained/{name}"])
     outputs = {name: tmp_path / f"{name}.csv" for name in ("metrics", "series")}
     compare(COMPARED, inputs, outputs, Machine())
-    assert metrics.read_series(outputs["series"]).empty
+    assert metrics.read_series_rows(outputs["series"]) == []
     table = metrics.read(outputs["metrics"])
     words = table[["experiment", "setting", "evaluation"]].drop_duplicates()
     assert words.to_numpy().tolist() == [["ppi", "full_access", "representations"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -10,6 +9,7 @@ from typing import Any, ClassVar, Self
 import pandas as pd
 import pytest
 
+from metapt.engine import records
 from metapt.engine.config_files import read_one
 from metapt.engine.domain import domain
 from metapt.engine.execute import work_of
@@ -58,7 +58,7 @@ class Runs:
                 metrics.write(rows, Path(job.outputs["metrics"]))
                 metrics.write_series(steps, Path(job.outputs["series"]))
                 machine = {"name": self.machine(job.config.get("arm", "")), "device": "cuda"}
-                Path(job.record).write_text(json.dumps({"machine": machine}))
+                records.write(Path(job.record), {"machine": machine})
         return self
 
     def finetunings(self, job: Job) -> Iterator[tuple[dict[str, Any], float]]:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import pandas as pd
 import pytest
 import torch
 
@@ -112,7 +113,7 @@ def test_the_tables_hold_each_run_once_in_the_order_of_the_config(runs: Runs, tm
     scores = runs.finetune(lrs=[1e-3])
     own: Any = lambda score: {"AUROC": score.test_auroc}, outputs, lambda score: iter([("task", [3], [1.0])])
     write(scores, settings(), "n5", *own)
-    table, series = metrics.read(outputs["metrics"]), metrics.read_series(outputs["series"])
+    table, series = metrics.read(outputs["metrics"]), pd.DataFrame(metrics.read_series_rows(outputs["series"]))
     assert table[table["metric"] == "AUROC"]["replicate"].tolist() == [1000, 1001] * 2
     assert (table["experiment"].unique(), table["setting"].unique()) == (["toy"], ["n5"])
     names = [f"{evaluation}, {name}" for evaluation in EVALUATIONS for name in ("task", "validation AUROC (%)")]
