@@ -8,9 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 29_121, 198, 400),
-    ("tests", "*.py", 30_939, 185, 575),
-    ("workflow", "*.smk", 450, 4, 190),
+    ("src", "*.py", 28_786, 197, 400),
+    ("tests", "*.py", 30_807, 185, 575),
+    ("workflow", "*.smk", 353, 4, 190),
 ]
 """Folder, files, lines of all files, number of files, lines of one file."""
 

@@ -32,7 +32,7 @@ def domain(name: str) -> Domain:
     """Return the record of a domain, `DOMAIN` in its module `domain`. Raises ConfigError if its name does not suit."""
     if "_" in name:
         raise ConfigError(
-            f"the domain {name} must have a name without an underscore, which parts it from an experiment in a target."
+            f"the domain {name} must have a name without an underscore, which separates it from experiments in targets."
         )
     found: Domain = import_module(f"metapt.domains.{name}.domain").DOMAIN
     return found

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Annotated
 
 from metapt.domains.ppi.config import Arm, PpiSettings, Supervised, has_equal_weights
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import PpiResults
 from metapt.domains.ppi.stages import FULL_ACCESS, group
 from metapt.evaluation.experiment import Needs
-from metapt.sections import Distinct, key
+from metapt.sections import key
 from metapt.twostage.headroom import HeadroomSection, Range, experiment
 
 
