@@ -77,7 +77,7 @@ TRAINERS: dict[str, Callable[[Path, str], tuple[Pretrainer, Any]]] = {
     "ecg-network": partial(simclr, small_ecgs.NETWORK),
     "ecg-square": partial(simclr, small_ecgs.SQUARE),
     "ppi": supervised,
-    **{f"ppi-{name}": partial(cotraining, name) for name in ("alternate", "pcgrad", "pcgrad_shared")},
+    **{f"ppi-{name}": partial(cotraining, name) for name in ("alternate", "pcgrad")},
 }
 
 
