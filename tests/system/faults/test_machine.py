@@ -64,8 +64,8 @@ def test_two_snakemakes_and_a_killed_one(tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:
-        locks, deadline = folder / ".snakemake" / "locks", time.monotonic() + 120
-        while not (locks.is_dir() and any(locks.iterdir())):
+        deadline = time.monotonic() + 120
+        while not any(lock.stat().st_size for lock in folder.glob(".snakemake/locks/*.output.lock")):
             assert first.poll() is None, "Snakemake ended before it locked its folder"
             assert time.monotonic() < deadline
             time.sleep(0.02)
