@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from limit import Limit, Step, flop, moved
 from metapt.hypergrad.layers.precision import computing_in
-from metapt.machine import machine_name
+from metapt.machine import keep_freed_memory, machine_name
 from metapt.twostage.finetuning import Transfer
 
 PERIOD = 10
@@ -47,6 +47,7 @@ class Table:
         self.arguments, self.on_gpu = arguments, arguments.device == "cuda"
         self._rows: list[dict[str, Any]] = []
         torch.set_num_threads(arguments.threads)
+        keep_freed_memory()
         print(f"- command: python {shlex.join(sys.argv)}")
         print(
             f"- machine: {machine_name(arguments.device)}, {os.cpu_count()} cores, load before {os.getloadavg()[0]:.1f}"

@@ -27,7 +27,14 @@ from metapt.engine import records
 from metapt.engine.jobs import Job, Json
 from metapt.errors import ConfigError, DataError, MachineError, MetaptError, redacted, with_extra
 from metapt.files import sha256
-from metapt.machine import THREAD_VARIABLES, Machine, find_caches, machine_name, peak_memory_since_start
+from metapt.machine import (
+    THREAD_VARIABLES,
+    Machine,
+    find_caches,
+    keep_freed_memory,
+    machine_name,
+    peak_memory_since_start,
+)
 from metapt.sections import JobSettings
 from metapt.training.interruption import noticed
 
@@ -134,6 +141,7 @@ def work_of(job: Job) -> Callable[[dict[str, Path], dict[str, Path], Machine], N
         import torch
 
         torch.set_num_threads(job.threads)
+        keep_freed_memory()
     return partial(work, settings_for(work, job))
 
 

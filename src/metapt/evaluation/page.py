@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -17,13 +17,13 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from metapt.engine import records
-from metapt.evaluation import collect, comparisons, figures, metrics
+from metapt.evaluation import comparisons, figures, metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, counts
 from metapt.evaluation.metrics import CELL
 from metapt.evaluation.results import DIFFERENCES, rows_of
 from metapt.evaluation.statistics import summarise
-from metapt.evaluation.tables import mean_and_error, number, read_texts
-from metapt.files import atomic_path
+from metapt.evaluation.tables import markdown, mean_and_error, number, read_texts
+from metapt.files import atomic_path, reading
 from metapt.machine import Machine
 from metapt.sections import PageDomain, PageExperiment, PageSettings
 
@@ -36,6 +36,8 @@ PAGES = {
     "ablation.md": "an ablation of your own",
 }
 """Pages of the documentation that the page links, with what they hold."""
+CLAIM = ["experiment", "claim", "measured", "criterion", "paper", "verdict"]
+"""Columns of the claims in the headline."""
 COLOURS = {
     figures.INK.lower(): "ink", figures.QUIET.lower(): "quiet", figures.LINES.lower(): "line", "#ffffff": "paper",
 }  # fmt: skip
@@ -58,13 +60,14 @@ def run(settings: PageSettings, inputs: dict[str, Path], outputs: dict[str, Path
 
     Args:
         settings: the domains and their experiments.
-        inputs: those of `collect.write`, and `{experiment}/differences`, `{experiment}/table_html`,
-            `{experiment}/figure_svg` and `{experiment}/record` of each experiment; `{experiment}/{run}/metrics` and
-            `{experiment}/{run}/record` of each run that it reads.
-        outputs: those of `collect.write`, and `page`; its links to records and tables are relative.
+        inputs: `{experiment}/metrics`, `{experiment}/claims`, `{experiment}/differences`, `{experiment}/table_md`,
+            `{experiment}/table_html`, `{experiment}/figure_svg` and `{experiment}/record` of each experiment;
+            `{experiment}/{run}/metrics` and `{experiment}/{run}/record` of each run that it reads.
+        outputs: `metrics`, `claims`: those of all experiments; `headline`: Markdown with all claims, then the tables of
+            each experiment; `page`, whose links to records and tables are relative.
         machine: not used.
     """
-    collect.write([f"{each.name}_{one.key}" for each in settings.domains for one in each.experiments], inputs, outputs)
+    _write_tables([f"{each.name}_{one.key}" for each in settings.domains for one in each.experiments], inputs, outputs)
     runs = Runs(outputs["page"].parent)
     domains = [
         each.model_dump() | {"experiments": [_experiment(each, one, inputs, runs) for one in each.experiments]}
@@ -79,6 +82,26 @@ def run(settings: PageSettings, inputs: dict[str, Path], outputs: dict[str, Path
     template = (resources.files("metapt.evaluation") / "page.html").read_text(encoding="utf-8")
     with atomic_path(outputs["page"]) as path:
         path.write_text(environment.from_string(template).render(shown), encoding="utf-8")
+
+
+def _write_tables(experiments: Sequence[str], inputs: Mapping[str, Path], outputs: Mapping[str, Path]) -> None:
+    metrics.write(metrics.read([inputs[f"{experiment}/metrics"] for experiment in experiments]), outputs["metrics"])
+    parts = [read_texts(inputs[f"{experiment}/claims"], comparisons.COLUMNS, "claims") for experiment in experiments]
+    claims = pd.concat(parts, ignore_index=True)
+    with atomic_path(outputs["claims"]) as path:
+        claims.to_csv(path, index=False)
+    found = ", ".join(f"{count} {verdict}" for verdict, count in counts(claims["verdict"]).items()) or "none"
+    caption = f"Claims, and what these runs say about them ({found})"
+    blocks = [markdown(claims[CLAIM].map(str), caption, dict.fromkeys(CLAIM, False))]
+    blocks += [f"## {name}\n\n{_content(inputs[f'{name}/table_md']).decode()}" for name in experiments]
+    with atomic_path(outputs["headline"]) as path:
+        path.write_text("\n".join(blocks), encoding="utf-8")
+
+
+def _content(path: Path) -> bytes:
+    """Return what a file of an experiment holds. Raises DataError if it can't be read."""
+    with reading(path, "run snakemake again") as file:
+        return file.read()
 
 
 class Runs:
@@ -114,7 +137,7 @@ def _experiment(domain: PageDomain, experiment: PageExperiment, inputs: Mapping[
         "title": experiment.title,
         "caption": f"{experiment.figure or experiment.title}. {_shown(cells)}",
         "figure": Markup(figure_inside(own["figure_svg"], name, COLOURS)),
-        "tables": arms.in_cells(collect.content(own["table_html"]).decode()),
+        "tables": arms.in_cells(_content(own["table_html"]).decode()),
         "claims": [row | {"behind": behind(row)} for row in claims],
         "counts": counts(row["verdict"] for row in claims),
         "numbers": list(_numbers(cells, runs)),
@@ -222,7 +245,7 @@ def figure_inside(path: Path, name: str, colours: dict[str, str]) -> str:
     def mixed(colour: str) -> str:
         return f"var(--{colours[colour]})" if colour in colours else f"color-mix(in srgb, {colour} var(--keep), white)"
 
-    root = ET.fromstring(collect.content(path))
+    root = ET.fromstring(_content(path))
     for parent in root.iter():
         for child in [each for each in parent if each.tag in (f"{SVG}metadata", f"{SVG}style")]:
             parent.remove(child)

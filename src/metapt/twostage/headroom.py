@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Annotated, Any, ClassVar
 
@@ -81,7 +81,7 @@ def experiment(
     order: int,
     needs: Callable[[Any, Any], Needs],
     results: type[Results],
-    problems: Callable[[Any], Mapping[str, str]],
+    problem: Callable[[Any], tuple[str, str]],
     test: Callable[[Any], str],
     validation: str = VALIDATION_AUROC,
     label: str = AUROC_LABEL,
@@ -90,14 +90,14 @@ def experiment(
 ) -> Experiment:
     """Return the record of an experiment on headroom.
 
-    Given the results, `problems` returns the name of the problem of each setting in the metrics table, and `test` the
-    metric that FT runs are tested by; `validation` is that which chooses them, `label` a short name of the former.
-    `names` has those of hyperparameters, with units.
+    Given the results, `problem` returns the setting of the runs in the metrics table and the name of the problem, and
+    `test` the metric that FT runs are tested by; `validation` is that which chooses them, `label` a short name of the
+    former. `names` has those of hyperparameters, with units.
     """
     named = {**EVALUATIONS, **names}
 
     def runs(found: Results) -> pd.DataFrame:
-        return table_of_runs(found, problems(found), {test(found): "test", validation: "validation"})
+        return table_of_runs(found, *problem(found), {test(found): "test", validation: "validation"})
 
     return Experiment(
         title=title,
@@ -114,34 +114,29 @@ def experiment(
     )
 
 
-def table_of_runs(results: Results, problems: Mapping[str, str], columns: Mapping[str, str]) -> pd.DataFrame:
+def table_of_runs(results: Results, setting: str, problem: str, columns: Mapping[str, str]) -> pd.DataFrame:
     """Return a row for each FT run, as `metapt.evaluation.headroom` takes them.
 
-    `problems` has the name of each setting's problem, and `columns` the column of each metric.
+    `setting` is that of the runs in the metrics table; `columns` has the column of each metric.
     """
-    metrics = results.metrics[results.metrics["metric"].isin(columns) & results.metrics["evaluation"].isin(EVALUATIONS)]
-    wide = metrics.pivot(index=["arm", "setting", "evaluation", "replicate"], columns="metric", values="value")
-    runs = wide.rename(columns=columns).reset_index().rename(columns={"arm": "_arm", "setting": "_setting"})
-    cells = pd.DataFrame(_cells(results, problems))
-    found = cells.merge(runs, on=["_arm", "_setting"], how="inner", validate="one_to_many")
-    domain, seeds = results.name.partition("_")[0], found["replicate"].astype(int)
-    found = found.assign(
+    section: HeadroomSection = results.section
+    reference = section.arm_names()[-1]
+    hyperparameters = section.drawn() | {reference: section.reference_values()}
+    known = {"metric": columns, "evaluation": EVALUATIONS, "setting": [setting], "arm": hyperparameters}
+    metrics = results.metrics[
+        results.metrics[[*known]].isin({key: [*legal] for key, legal in known.items()}).all(axis=1)
+    ]
+    wide = metrics.pivot(index=["arm", "evaluation", "replicate"], columns="metric", values="value")
+    runs = wide.rename(columns=columns).reset_index()
+    drawn = pd.DataFrame([hyperparameters[arm] for arm in runs["arm"]], runs.index, [*section.ranges()])
+    seeds = runs["replicate"].astype(int)
+    found = runs.join(drawn).assign(
         experiment=results.name,
-        domain=domain,
+        domain=results.name.partition("_")[0],
+        problem=("" if results.config.papers_data else f"{results.config.source} ") + problem,
+        setting=runs["arm"].where(runs["arm"] != reference, REFERENCE),
         pretrain_seed=seeds // MOST_FINETUNE_SEEDS,
         finetune_seed=seeds % MOST_FINETUNE_SEEDS,
     )
-    names = [name for name in cells if name not in ("_arm", "_setting", *RUN)]
-    order = [*CELL, "setting", *names, *RUN[len(CELL) + 1 :]]
+    order = [*CELL, "setting", *drawn, *RUN[len(CELL) + 1 :]]
     return found.sort_values([*CELL, "setting", "pretrain_seed", "finetune_seed"], kind="stable")[order]
-
-
-def _cells(results: Results, problems: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield arm and setting in the metrics table, and problem, name and hyperparameters of each setting's runs."""
-    section: HeadroomSection = results.section
-    source = "" if results.config.papers_data else f"{results.config.source} "
-    for setting, problem in problems.items():
-        cells = [(arm, arm, values) for arm, values in section.drawn().items()]
-        cells.append((section.arm_names()[-1], REFERENCE, section.reference_values()))
-        for arm, name, values in cells:
-            yield {"_arm": arm, "_setting": setting, "problem": source + problem, "setting": name} | values

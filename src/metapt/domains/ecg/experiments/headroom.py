@@ -77,9 +77,9 @@ def needs(jobs: EcgJobs, section: EcgHeadroom) -> Needs:
     return Needs([jobs.finetune(name, setting, seed, arm) for seed in seeds for name, arm in arms.items()])
 
 
-def problems(results: EcgResults) -> dict[str, str]:
-    """Return the name of the problem, by the setting of its FT runs."""
-    return {finetune_setting(results.section.finetune_size): f"ecg width {results.config.width}"}
+def problem(results: EcgResults) -> tuple[str, str]:
+    """Return the setting of the FT runs and the name of the problem."""
+    return finetune_setting(results.section.finetune_size), f"ecg width {results.config.width}"
 
 
 EXPERIMENT = experiment(
@@ -87,7 +87,7 @@ EXPERIMENT = experiment(
     order=8,
     needs=needs,
     results=EcgResults,
-    problems=problems,
+    problem=problem,
     test=lambda results: results.auroc,
     names=NAMES,
     title="What other warps, crops, jitters and temperatures of SimCLR could gain",

@@ -53,10 +53,10 @@ def headroom_runs(jobs: PpiJobs, section: PpiHeadroom) -> Needs:
     return Needs([jobs.finetune(name, FULL_ACCESS, seed, arm) for (name, arm), seed in runs])
 
 
-def problems(results: PpiResults) -> dict[str, str]:
-    """Return the name of the problem, by the setting of its FT runs."""
+def problem(results: PpiResults) -> tuple[str, str]:
+    """Return the setting of the FT runs and the name of the problem."""
     network = results.config.network
-    return {FULL_ACCESS: f"ppi {network.layers}x{network.width} {FULL_ACCESS}"}
+    return FULL_ACCESS, f"ppi {network.layers}x{network.width} {FULL_ACCESS}"
 
 
 EXPERIMENT = experiment(
@@ -64,7 +64,7 @@ EXPERIMENT = experiment(
     order=12,
     needs=headroom_runs,
     results=PpiResults,
-    problems=problems,
+    problem=problem,
     test=lambda results: results.auroc,
     names={},
     title="What weights of groups of PT tasks could gain",
