@@ -223,11 +223,13 @@ def python(arguments: list[str], project: Path, monkeypatch: pytest.MonkeyPatch)
 def torchrun(arguments: list[str], project: Path) -> None:
     *options, script = arguments
     short = (ROOT / script).read_text().replace("iterations=200", "iterations=2").replace("warmup=40", "warmup=1")
-    (project / "short.py").write_text(short)
+    end = "import atexit, torch; atexit.register(lambda: print(torch.distributed.is_initialized()))\n"
+    (project / "short.py").write_text(end + short)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *options, "short.py"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Learned noise") == 1
+    assert done.stdout.count("False") == 2, "without that a process may abort at its exit"
 
 
 def pip(arguments: list[str]) -> None:

@@ -9,6 +9,7 @@ that of the mean loss, to the same bits in all processes. What a solver decides 
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import logging
 import os
@@ -159,6 +160,8 @@ def distributed(problem: _Problem, group: dist.ProcessGroup | None = None) -> _P
     """
     if not _initialised() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         dist.init_process_group()
+        # A process that ends with its threads may abort.
+        atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     if not _initialised() or dist.get_world_size(group) == 1:
         return problem
     processes = Processes(dist.get_rank(group), dist.get_world_size(group), group)
