@@ -111,16 +111,25 @@ def size() -> str:
     return markdown(dict(zip(head, row, strict=True)) for row in rows)
 
 
+FINETUNINGS = {
+    "no_pt": "the paper's text (training mode, 256)",
+    "no_pt-eval_64": "its released code (evaluation mode, 64)",
+}
+"""An arm without PT -> its FT."""
+
+
 def released() -> str:
-    """Return the table on the two FTs without PT at the paper's size, paired by PT seed."""
-    text = runs("ecg/paper_size").loc[(FT, "no_pt"), "test"]
-    code = runs("ecg/paper_size-released_ft").loc[(FT, "no_pt-eval_64"), "test"]
-    named = {"the paper's text": text, "its released code": code, "released code − text": (code - text).dropna()}
+    """Return the table on FT without PT at the paper's size: that of the text, and its changes in the released code."""
+    found = runs("ecg/paper_size-released_ft").loc[FT, "test"].unstack("arm")[list(FINETUNINGS)].dropna()
     known = paper_numbers().query("experiment == 'ecg_full_access' and setting == 'ft_size=500' and arm == 'no_pt'")
-    rows = {name: (spread(estimate_mean(found)), len(found)) for name, found in named.items()}
-    rows["the paper"] = number(known["paper_mean"].item()), 3
-    head = "FT without PT, at the paper's size"
-    return markdown({head: name, "test AUROC (%) [95 %]": found, "n": str(n)} for name, (found, n) in rows.items())
+    rows = [
+        [name, spread(estimate_mean(found[arm])), spread(estimate_mean(found[arm] - found["no_pt"])), str(len(found))]
+        for arm, name in FINETUNINGS.items()
+    ]
+    rows[0][2] = "–"
+    rows.append(["the paper", number(known["paper_mean"].item()), "–", "3"])
+    head = ["FT without PT, at the paper's size", "test AUROC (%) [95 %]", "minus the text's [95 %]", "n"]
+    return markdown(dict(zip(head, row, strict=True)) for row in rows)
 
 
 LABELS = {"full_access": "intact", "permuted_50": "50 % permuted", "permuted_90": "90 % permuted"}
