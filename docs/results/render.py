@@ -113,6 +113,7 @@ def size() -> str:
 
 FINETUNINGS = {
     "no_pt": "the paper's text (training mode, 256)",
+    "no_pt-eval": "evaluation mode, 256",
     "no_pt-eval_64": "its released code (evaluation mode, 64)",
 }
 """An arm without PT -> its FT."""
