@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 28_785, 196, 400),
+    ("src", "*.py", 28_786, 196, 400),
     ("tests", "*.py", 30_808, 185, 575),
     ("workflow", "*.smk", 353, 4, 190),
 ]

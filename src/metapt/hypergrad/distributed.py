@@ -13,6 +13,7 @@ import atexit
 import hashlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -160,8 +161,8 @@ def distributed(problem: _Problem, group: dist.ProcessGroup | None = None) -> _P
     """
     if not _initialised() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         dist.init_process_group()
-        # A process that ends with its threads may abort.
-        atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
+        # A process that ends with its threads may abort; after an error the others may not come to leave it, too.
+        atexit.register(lambda: _initialised() and not hasattr(sys, "last_value") and dist.destroy_process_group())
     if not _initialised() or dist.get_world_size(group) == 1:
         return problem
     processes = Processes(dist.get_rank(group), dist.get_world_size(group), group)
