@@ -109,10 +109,10 @@ def reset_peak_memory() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Let the GNU C library keep the memory of freed tensors for new ones, as `release_free_memory` undoes once.
+    """Let the GNU C library keep the memory of freed tensors for new ones, until `release_free_memory`.
 
-    By itself it gives large ones back to the system, which fills them with zeros again: a sixth of the time of a step
-    on large minibatches. Other C libraries have no function for it, and nothing is done there.
+    By itself it gives large ones back to the system, which fills them with zeros for the next: a sixth of the time of a
+    step on large minibatches. Other C libraries have no function for it, and nothing is done there.
     """
     with suppress(AttributeError):
         library = ctypes.CDLL(None)
