@@ -318,14 +318,14 @@ def test_only_a_job_that_keeps_a_checkpoint_outlives_a_signal_for_a_moment(trial
 # The device
 
 
-def test_a_job_that_trains_gives_torch_its_threads(trial: Trial) -> None:
-    found: list[int] = []
-    threads = torch.get_num_threads()
+def test_a_job_that_trains_sets_threads_and_memory(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, threads = list[object](), torch.get_num_threads()
+    monkeypatch.setattr("metapt.engine.execute.keep_freed_memory", lambda: found.append("memory"))
     try:
         assert trial(and_then(lambda: found.append(torch.get_num_threads())), stage="study", threads=threads + 1) == 0
     finally:
         torch.set_num_threads(threads)
-    assert found == [threads + 1]
+    assert found == ["memory", threads + 1]
     assert trial.copy.read_text().endswith(f"with {threads + 1}")
 
 
