@@ -124,10 +124,7 @@ def test_the_record_says_what_was_run_and_on_what(trial: Trial) -> None:
     for key in ("stage", "name", "entry", "config", "inputs", "outputs"):
         assert record[key] == getattr(job, key)
     assert (record["code"], record["state"], record["tf32"]) == ("of the plan", "done", None)
-    assert record["sha256"] == {
-        "inputs": {"original": sha256(trial.original)},
-        "outputs": {"copy": sha256(trial.copy)},
-    }
+    assert record["sha256"] == {"inputs": {"original": sha256(trial.original)}, "outputs": {"copy": sha256(trial.copy)}}
     assert (record["machine"]["device"], record["machine"]["threads"]) == ("cpu", 2)
     assert record["versions"]["torch"] == torch.__version__
     assert record["peak_memory_bytes"] > 10_000_000

@@ -164,10 +164,7 @@ def test_one_pretraining_of_an_arm_without_labels_serves_all_settings() -> None:
     assert names(found, "finetune") == sorted(f"ppi/finetune/{cell}/seed{seed}" for cell in cells for seed in (0, 1))
 
 
-TWO = {
-    "ecg": {"arms": ["mine", "simclr"], "finetune_sizes": [30]},
-    "ppi": {"arms": ["mine", "graph_supervised"]},
-}
+TWO = {"ecg": {"arms": ["mine", "simclr"], "finetune_sizes": [30]}, "ppi": {"arms": ["mine", "graph_supervised"]}}
 """Experiments on two arms, the first of which a test defines."""
 
 

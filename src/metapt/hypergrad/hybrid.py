@@ -152,7 +152,7 @@ def hypergradient(
         ConfigError: processes that share the problem have different numbers of FT minibatches in its first call.
         DataError: all labels of each task are equal in a part of the data of a `RidgeHead`.
         RuntimeError: a loss can't be differentiated twice (see `check_second_derivatives`), the PT gradient depends on
-            no meta-parameter, or the call is made under `torch.inference_mode`.
+            no meta-parameter, or the call is made under `torch.inference_mode` or `torch.autocast`.
     """
     check_arguments(problem, pretrained, meta, head)
     users, problem = problem, Checked(problem)

@@ -89,10 +89,9 @@ def leaves(params: Params) -> Params:
     """Return the same values as new leaves of the autograd graph, without a copy.
 
     Raises:
-        RuntimeError: the call is made under `torch.inference_mode`, or a tensor was made there; torch then records no
-            graph.
+        RuntimeError: as `check_context`; or a tensor was made under `torch.inference_mode`.
     """
-    check_inference_mode()
+    check_context()
     for name, value in params.items():
         if value.is_inference():
             raise RuntimeError(
@@ -129,12 +128,16 @@ def like(params: Params, values: Sequence[Tensor]) -> Params:
     return dict(zip(params, values, strict=True))
 
 
-def check_inference_mode() -> None:
-    """Raise a RuntimeError under `torch.inference_mode`, where torch records no graph, not even under `enable_grad`."""
+def check_context() -> None:
+    """Raise a RuntimeError where torch records no graph, or keeps casts of weights that training changes."""
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
-            "derivatives can't be taken under torch.inference_mode: call this outside of it "
-            "(torch.no_grad does no harm)"
+            "derivatives can't be taken under torch.inference_mode: call this outside of it (torch.no_grad is fine)"
+        )
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise RuntimeError(
+            "torch.autocast keeps casts of weights that training changes: call this outside of it, with "
+            "metapt.Autocast(problem)"
         )
 
 

@@ -33,7 +33,6 @@ from metapt.training.pretraining import (
     goes_on,
     is_read,
     restored,
-    trainable,
 )
 from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
@@ -108,7 +107,7 @@ class MetaPretraining:
         self._spare_gradient: Pretrained | None = None
         self._checked = False
         self._looks = _LOOKS
-        self.meta = trainable(meta)
+        self.meta = leaves(copied(meta))
         self.averaged_meta = copied(meta)
         self.head = copied(head)
         optimizer = settings.finetuning.optimizer

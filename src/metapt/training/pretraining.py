@@ -15,7 +15,7 @@ from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.checks import check_params, check_pretrained, check_same, check_same_params
 from metapt.hypergrad.distributed import processes_of
 from metapt.hypergrad.nested import cloned
-from metapt.hypergrad.params import all_finite, check_inference_mode, detached, joined
+from metapt.hypergrad.params import all_finite, check_context, copied, detached, joined
 from metapt.hypergrad.problem import Checked
 from metapt.training.batches import Batches, explained
 from metapt.training.checkpoint import Checkpoint, described
@@ -61,8 +61,7 @@ class Pretrainer:
         self.problem, self.processes = problem, processes_of(problem)
         self.batches = batches
         self._tried = False
-        buffers = {name: value.detach().clone() for name, value in pretrained.buffers.items()}
-        self.pretrained = Pretrained(trainable(pretrained.encoder), trainable(pretrained.head), buffers)
+        self.pretrained = Pretrained(*map(copied, pretrained)).leaves()
         self.loss = torch.zeros(())
         check_spec(optimizer, "optimizer")
         self._optimizer = optimizer.stepper(joined(*self.pretrained[:2]))
@@ -81,12 +80,12 @@ class Pretrainer:
             The PT loss before the step, a scalar.
 
         Raises:
-            RuntimeError: the call is made under `torch.inference_mode`.
+            RuntimeError: the call is made under `torch.inference_mode` or `torch.autocast`.
             TypeError: the loss is no tensor.
             ValueError: the loss is no scalar, has no graph, depends on none of the parameters, or changes its
                 minibatch.
         """
-        check_inference_mode()
+        check_context()
         batch = self.batches.pretrain()
         if self._tried:
             loss = Checked(self.problem).pretrain_loss(self.pretrained, detached(meta), batch)
@@ -306,9 +305,3 @@ def check_trainable(part: str, params: Params, may_be_empty: bool) -> None:
             raise ConfigError(f"the parameter {name!r} of the {part} is of type {value.dtype}; legal: a floating type")
         if not torch.isfinite(value).all():
             raise ConfigError(f"the parameter {name!r} of the {part} has values that are not finite at the start")
-
-
-def trainable(params: Params) -> Params:
-    """Return copies that require a gradient."""
-    check_inference_mode()
-    return {name: value.detach().clone().requires_grad_() for name, value in params.items()}

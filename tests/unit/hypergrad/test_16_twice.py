@@ -199,15 +199,10 @@ def test_a_function_that_stops_the_gradient_is_no_error() -> None:
     torch.testing.assert_close(call(Curved(pretrain=lambda value: Stopped.apply(torch.tanh(value)) + value)), expected)
 
 
-def without_graph(value: Tensor) -> Tensor:
-    with torch.no_grad():
-        return value.square()
-
-
 @pytest.mark.parametrize("run", [call, exact])
 def test_detached_meta_parameters_are_an_error_with_advice(run: Callable[[Any], Tensor]) -> None:
     with pytest.raises(RuntimeError, match=r"does not depend on the meta-parameters \('phi'\).*not detached"):
-        run(Curved(weights=without_graph))
+        run(Curved(weights=torch.no_grad()(torch.square)))
 
 
 def trained(problem: Any) -> Tensor:

@@ -314,6 +314,15 @@ def test_cached_parametrisations_are_refused() -> None:
         toys.pretrained(problem(parametrised()), 1)
 
 
+@pytest.mark.parametrize(
+    "run", [toys.pretrained, gradient, lambda toy: metapt.finetune_head(toy, toy.pretrained, toy.head, [(X, Y)])]
+)
+@refused("training, FT and hypergradients inside", "torch.autocast", "metapt.Autocast", error=RuntimeError)
+def test_casts_of_old_weights_are_refused(run: Callable[[Any], Any]) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        run(problem())
+
+
 @right("the modules after PT and hypergradients: they have their own tensors, as before")
 def test_the_modules_stay_as_they_are() -> Any:
     encoder = nn.Sequential(linear(10), norm())
