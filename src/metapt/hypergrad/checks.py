@@ -118,7 +118,8 @@ def check_same(function: str, batch: Any, copy: Any) -> None:
     if changed(by_position(batch), by_position(copy)):
         raise ValueError(
             f"{function} changes its minibatch in place, which others get, too; legal: to make a new tensor, as in "
-            "x = x.clamp(-1, 1) in place of x.clamp_(-1, 1), or x = x - x.mean() in place of x -= x.mean()"
+            "x = x.clamp(-1, 1) in place of x.clamp_(-1, 1), or x = x - x.mean() in place of x -= x.mean(), and to "
+            "take nothing out, as batch.pop(...) does"
         )
 
 

@@ -173,7 +173,7 @@ class FittedHead:
                 status = solved.status
                 break
             start, decrease = float(loss.detach()), float(dot(downhill, direction))
-            rounding = 4 * torch.finfo(loss.dtype).eps * abs(start)
+            rounding = 4 * max(torch.finfo(each.dtype).eps for each in (loss, *values)) * abs(start)
             if decrease <= rounding:
                 # A line search can't see a decrease below the rounding error of the loss; the step is right.
                 current, status = like(current, add(list(detached(current).values()), direction)), Status.OK

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -49,7 +50,19 @@ def tensors(encoder: nn.Module, head: nn.Module) -> tuple[dict[str, Tensor], dic
         raise ValueError(
             f"encoder and PT head both give the name {twice[0]!r} to a tensor: rename a part of the encoder"
         )
-    return trained, head_trained, buffers | head_buffers
+    buffers |= head_buffers
+    places: dict[int, str] = {}  # in memory, of what is trained
+    for part in (trained, head_trained, buffers):
+        for name, value in part.items():
+            place = value.data_ptr() if value.layout is torch.strided else 0
+            if place and place in places:
+                raise ValueError(
+                    f"{name!r} lies in the memory of the parameter {places[place]!r}; training has a copy of each, and "
+                    "they would part: share the parameter itself (b.weight = a.weight), or compute one from the other"
+                )
+            if part is not buffers:
+                places[place] = name
+    return trained, head_trained, buffers
 
 
 def own(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -31,7 +31,7 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, tuple | list):
         values = [mapped(each, change) for each in value]
         return type(value)(*values) if hasattr(value, "_fields") else type(value)(values)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict) or (isinstance(value, Mapping) and not hasattr(value, "__dict__")):
         changed = copy.copy(value) if hasattr(value, "__setitem__") else dict(value)
         for key in value:
             changed[key] = mapped(value[key], change)
@@ -118,7 +118,9 @@ def changed(values: Params, copies: Params) -> list[str]:
     return [
         name
         for name, value in values.items()
-        if (copies[name]._version and not value.is_inference()) or not _equal(value.detach(), copies[name].detach())
+        if name not in copies
+        or (copies[name]._version and not value.is_inference())
+        or not _equal(value.detach(), copies[name].detach())
     ]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from copy import copy
+from contextlib import suppress
+from copy import copy, deepcopy
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 from metapt.errors import ConfigError
 from metapt.training.optimizers import plain
@@ -40,7 +41,7 @@ class LoaderBatches:
         train: the loader of FT training minibatches.
         validation: the loader of FT validation minibatches, of other examples than `train`.
         hypergradient: the loader of the PT minibatches of hypergradients. None: that of `pretrain`, in passes of its
-            own.
+            own, with copies of its samplers.
         device: where tensors in minibatches are moved; None: they are not.
         seed: of all draws.
 
@@ -182,7 +183,7 @@ class _Passes:
 
     def __init__(self, name: str, loader: Iterable[Any], seed: int, epochs: dict[int, int]) -> None:
         self._name, self._seed, self._epochs = name, seed, epochs
-        self._loader = _own(loader) if isinstance(loader, DataLoader) else loader
+        self._loader = _own(loader, name == "hypergradient") if isinstance(loader, DataLoader) else loader
         parts = _parts(self._loader)
         self._generators = _generators(parts)
         self._with_epochs = [each for each in parts if callable(getattr(each, "set_epoch", None))]
@@ -321,15 +322,23 @@ def _generators(parts: list[Any]) -> dict[torch.Generator, str]:
     return found
 
 
-def _own(loader: DataLoader[Any]) -> DataLoader[Any]:
+def _own(loader: DataLoader[Any], apart: bool) -> DataLoader[Any]:
     """Return a loader of the same minibatches that shares neither workers nor the generator of their seeds.
 
     Workers get their seed when they are started, at the first pass or at each one. A generator of its own
-    keeps that draw from changing the order of a pass.
+    keeps that draw from changing the order of a pass. With `apart` it shares no sampler either, and no iterable data
+    set, which may keep their place in a pass.
     """
     own = copy(loader)
     own._iterator = None  # of persistent workers, if the loader was used before
     own.generator = torch.Generator()
+    if apart:
+        data = [loader.dataset, *(part for part in _parts(loader) if isinstance(part, Dataset))]
+        with suppress(TypeError):  # of what can't be copied, such as a lock
+            samplers = {name: getattr(loader, name) for name in ("sampler", "batch_sampler")}
+            own.__dict__ |= deepcopy(samplers, {id(part): part for part in data})
+        if isinstance(loader.dataset, IterableDataset):
+            own.__dict__["dataset"] = copy(loader.dataset)
     return own
 
 

@@ -66,12 +66,12 @@ class MetaPretraining:
         head: initial FT head; it is copied.
         settings: the settings.
         step_problem: the problem of plain PT steps, if they compute the same PT loss in another way; None: `problem`.
+            A PT step that reuses the gradient of a hypergradient takes that of `problem`.
 
     Attributes:
         meta: the present meta-parameters.
         averaged_meta: their average (see `MetaSettings.average_decay`); without one the present ones.
         head: the present FT head.
-        weight_decay: of each parameter in PT, as `hypergradient` takes it.
         iteration: number of iterations taken.
         loss: PT loss of the last PT step, or of the next one with `reuse_gradient`, a scalar; 0 before the first one.
         diagnostics: those of the last hypergradient; None before the first one, and after a resume until the next one.
@@ -103,7 +103,6 @@ class MetaPretraining:
         self._pretrainer = Pretrainer(step_problem or problem, batches, pretrained, settings.pretrain_optimizer)
         if processes_of(problem) != self._pretrainer.processes:
             raise ConfigError("one of problem and step_problem is shared by processes, and one is not; legal: both")
-        self.weight_decay = 0.0 if isinstance(settings.inverse, Identity) else self._pretrainer.weight_decay()
         self._spare_gradient: Pretrained | None = None
         self._checked = False
         self._looks = _LOOKS
@@ -201,6 +200,11 @@ class MetaPretraining:
         """Return the number of PT steps of a finished run since it was started or resumed."""
         left = self.settings.iterations - self.first_iteration
         return left * self.settings.pretrain_steps + (self.settings.remainder if left else 0)
+
+    @property
+    def weight_decay(self) -> float | list[float]:
+        """Return the present one of each parameter in PT, as `hypergradient` takes it: a schedule may change it."""
+        return 0.0 if isinstance(self.settings.inverse, Identity) else self._pretrainer.weight_decay()
 
     @property
     def pretrained(self) -> Pretrained:
@@ -311,6 +315,7 @@ class MetaPretraining:
         scale = 1 / size.clamp_min(tiny) if self.settings.normalise else torch.ones_like(size)
         if self.settings.clip_norm is not None:
             scale = scale * (self.settings.clip_norm / (scale * size).clamp_min(tiny)).clamp_max(1.0)
+        self._meta_optimizer.check("meta", self.meta)
         for value, each in zip(self.meta.values(), scaled(gradient, scale), strict=True):
             value.grad = each.to(value.dtype)
         self._meta_optimizer.step()
@@ -356,8 +361,6 @@ class MetaPretraining:
     def _restore(self, state: dict[str, Any]) -> None:
         self.iteration = state["iteration"]
         self._pretrainer.restore(state["pretrainer"])
-        if self.weight_decay != 0.0:  # by position, and parameters have the saved order now
-            self.weight_decay = self._pretrainer.weight_decay()
         spare = state["spare_gradient"]
         self._spare_gradient = None if spare is None else Pretrained(*spare)
         self.loss = state["loss"]

@@ -120,10 +120,17 @@ class ModuleProblem:
         given = buffers | copies
         values |= given
         self._pretraining.train()
+        before = _attributes(self._pretraining) if self._assigned is None else {}
         seed = batch.seed if isinstance(batch, Seeded) else None
         batch = batch.batch if isinstance(batch, Seeded) else batch
         with nullcontext() if seed is None else seeded(seed, devices_of(pretrained)):
             loss = self._call("pretrain_loss", self._pretraining, values, meta, batch)
+        if self._assigned is None and (kept := before.items() ^ _attributes(self._pretraining).items()):
+            log.warning(
+                "pretrain_loss changes %s: each call does, more often than PT has steps, and a further run begins with "
+                "what this one leaves. Keep it in a buffer that has a value from the start",
+                min(kept)[0],
+            )
         assigned = {place for place, value in given.items() if values[place] is not value}
         self._assigned = assigned.union(self._assigned or ())
         for place in copies.keys() | assigned:
@@ -214,6 +221,16 @@ class ModuleProblem:
                     list(leaf.shape),
                 )
                 return
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Return what modules keep beside their tensors: numbers, texts, and whether a buffer has no value yet."""
+    found: dict[str, Any] = {}
+    for name, part in module.named_modules():
+        kept = {key: value for key, value in vars(part).items() if isinstance(value, int | float | str | None)}
+        kept |= {key: value is None for key, value in part._buffers.items()}
+        found |= {f"{name}.{key}": value for key, value in kept.items() if key != "training"}
+    return found
 
 
 @contextmanager

@@ -130,7 +130,7 @@ class Stepper:
 
     def __init__(self, spec: OptimizerSpec, params: Params) -> None:
         self.optimizer = spec.build(params)
-        self._spec, self._params, self._steps = spec, params, 0
+        self._spec, self._params, self._steps = spec, dict(params), 0
         names = {id(value): name for name, value in params.items()}
         self._names = [[names[id(value)] for value in group["params"]] for group in self.optimizer.param_groups]
         self._schedule = None if spec.schedule is None else _scheduled(spec.schedule, self.optimizer)
@@ -138,6 +138,14 @@ class Stepper:
         self.settings = described(
             {"name": spec.name, "settings": spec.settings, "groups": spec.groups, "schedule": schedule}
         )
+
+    def check(self, what: str, params: Params) -> None:
+        """Raise ConfigError if `params` are other tensors than those of the optimiser."""
+        if any(params[name] is not value for name, value in self._params.items()):
+            raise ConfigError(
+                f"a tensor of `{what}` was assigned anew, and the optimiser would go on with the old one; legal: to "
+                "change its numbers in place, as in `with torch.no_grad(): value.clamp_(0, 1)`"
+            )
 
     def step(self) -> None:
         """Take one step with the gradients of the parameters, free them, and set the next learning rates."""

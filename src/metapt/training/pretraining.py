@@ -60,7 +60,7 @@ class Pretrainer:
         check_trainable("PT head", pretrained.head, may_be_empty=True)
         self.problem, self.processes = problem, processes_of(problem)
         self.batches = batches
-        self._tried = False
+        self._tried = self._told = False
         self.pretrained = Pretrained(*map(copied, pretrained)).leaves()
         self.loss = torch.zeros(())
         check_spec(optimizer, "optimizer")
@@ -86,6 +86,7 @@ class Pretrainer:
                 minibatch.
         """
         check_context()
+        self._optimizer.check("pretrained", joined(*self.pretrained[:2]))
         batch = self.batches.pretrain()
         if self._tried:
             loss = Checked(self.problem).pretrain_loss(self.pretrained, detached(meta), batch)
@@ -97,6 +98,8 @@ class Pretrainer:
             check_same_params("pretrain_loss", "meta-parameter", meta, phi)
             check_same("pretrain_loss", batch, copy)
             self._tried = True
+        for value in self.pretrained.vector():
+            value.grad = None  # of a loss that calls backward, or of a step that failed
         loss.backward()  # type: ignore[no-untyped-call]
         if all(value.grad is None for value in self.pretrained.vector()):
             raise ValueError(
@@ -127,7 +130,8 @@ class Pretrainer:
             if kind not in _COUPLED or group.get("decoupled_weight_decay", False):
                 decay, apart = 0.0, max(apart, decay)
             found.update(dict.fromkeys(map(id, group["params"]), decay))
-        if apart:
+        if apart and not self._told:
+            self._told = True
             log.warning(
                 "the weight decay of %s, up to %g, is apart from the gradient, so that the Hessian of hypergradients "
                 "leaves it out; that of SGD or Adam is in it",

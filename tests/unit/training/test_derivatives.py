@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import weight_norm
 from torch.nn.utils.parametrizations import weight_norm as parametrised_weight_norm
+from torch.optim.lr_scheduler import LRScheduler
 
 import metapt
 from metapt import Autocast, ModuleProblem, OptimizerSpec
@@ -367,11 +368,21 @@ def decayed(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
     return toys.pretrain_loss(encoder, head, meta, batch) + sum(0.5 * decay * p.square().sum() for decay, p in parts)
 
 
+class Late(LRScheduler):
+    """Sets the decay of the test below after the first step."""
+
+    def get_lr(self) -> list[float]:
+        for group, decay in zip(self.optimizer.param_groups, (0.3, 0.1), strict=True):
+            group["weight_decay"] = decay if self.last_epoch else 0.0
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+
+@pytest.mark.parametrize("schedule", [None, Late])
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "NAdam"])
-@right("weight decay that the optimiser adds")
-def test_the_hessian_has_the_weight_decay(name: str) -> Any:
+@right("weight decay that the optimiser adds", 1e-7)
+def test_the_hessian_has_the_weight_decay(name: str, schedule: Any) -> Any:
     groups = {"encoder.0.weight": {"weight_decay": 0.3}}
-    optimizer = OptimizerSpec(name, {"lr": 1e-9, "weight_decay": 0.1}, groups)
+    optimizer = OptimizerSpec(name, {"lr": 1e-9, "weight_decay": 0.1}, groups, schedule)
     found = []
     for loss, spec in ((toys.pretrain_loss, optimizer), (decayed, OptimizerSpec(name, {"lr": 1e-9}))):
         step = OptimizerSpec("SGD", {"lr": 1.0})

@@ -239,6 +239,15 @@ class Ordered(Epochs, Sampler[int]):
             yield (place * 5 + self.epoch) % 12
 
 
+class Kept(Ordered):
+    """The same, with the rest of a pass as an attribute."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.left = list(super().__iter__())
+        while self.left:
+            yield self.left.pop(0)
+
+
 class OrderedBatches(Ordered):
     def __iter__(self) -> Iterator[Any]:
         numbers = list(super().__iter__())
@@ -255,6 +264,14 @@ class Stream(Epochs, IterableDataset[int]):
         yield from torch.randperm(12, generator=torch.Generator().manual_seed(self.epoch)).tolist()
 
 
+class KeptStream(Epochs, IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        self.place = 0
+        while self.place < 12:
+            yield self.place + self.epoch
+            self.place += 1
+
+
 class Own(Epochs):
     """A loader that is none of torch's."""
 
@@ -265,6 +282,8 @@ class Own(Epochs):
 LOADERS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "one of two": lambda: (DataLoader(range(24), 4, sampler=(own := DistributedSampler(range(24), 2, 1))), own),
     "sampler": lambda: (DataLoader(range(24), 4, sampler=(own := Ordered())), own),
+    "kept order": lambda: (DataLoader(range(24), 4, sampler=(own := Kept())), own),
+    "kept place of a stream": lambda: (DataLoader(own := KeptStream(), 4), own),
     "batch sampler": lambda: (DataLoader(range(12), batch_sampler=(own := OrderedBatches())), own),
     "in a batch sampler": lambda: (DataLoader(range(12), batch_sampler=BatchSampler(own := Ordered(), 4, False)), own),
     "data set": lambda: (DataLoader(own := Shifted(), 4), own),

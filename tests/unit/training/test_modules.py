@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable
+from collections import UserDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from metapt.training.module_problem import encode_first
 from metapt.training.seeds import Seeded
 
 from . import toys
-from .kinds import ROWS, TESTED, refused, right
+from .kinds import ROWS, TESTED, refused, right, warned
 from .problems import DTYPE, draw
 from .toys import META, X, Y, by_hand, gradient, linear, problem
 
@@ -323,6 +324,30 @@ def test_casts_of_old_weights_are_refused(run: Callable[[Any], Any]) -> None:
         run(problem())
 
 
+@right("a PT loss that calls `backward` itself, as for adversarial examples")
+def test_gradients_of_the_loss_itself_are_no_part_of_a_step() -> Any:
+    def attacked(calls: bool, encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+        x = batch[0].clone().requires_grad_()
+        loss = toys.pretrain_loss(encoder, head, meta, (x, batch[1]))
+        slope = (loss.backward(), x.grad)[1] if calls else torch.autograd.grad(loss, x)[0]
+        return toys.pretrain_loss(encoder, head, meta, (batch[0] + 0.1 * slope.sign(), batch[1]))
+
+    return tuple(toys.pretrained(problem(pretrain_loss=partial(attacked, calls))).vector() for calls in (True, False))
+
+
+class Shift(nn.Module):
+    begun = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.begun = True
+        return x
+
+
+@warned("a number, a flag or a buffer without a value that `pretrain_loss` sets", "encoder.0.begun", "buffer")
+def test_a_module_that_remembers_is_told() -> None:
+    toys.pretrained(problem(nn.Sequential(Shift(), toys.body())), 1)
+
+
 @right("the modules after PT and hypergradients: they have their own tensors, as before")
 def test_the_modules_stay_as_they_are() -> Any:
     encoder = nn.Sequential(linear(10), norm())
@@ -426,6 +451,8 @@ def test_autocast_rounds_plain_steps_and_leaves_hypergradients_alone() -> None:
 SHARED, NAMED, HELD = linear(20, 3, 1), nn.Sequential(linear(10)), nn.Sequential(linear(10))
 NAMED.head = norm()
 HELD.add_module("head", linear(12))
+VIEW = linear(20, 3, 1)
+VIEW.weight.data = SHARED.weight.data
 
 
 UNSUPPORTED: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -434,6 +461,11 @@ UNSUPPORTED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"encoder": nn.LazyLinear(4)}, ValueError, "'weight' of the encoder has no values yet"),
     ({"finetune_head": nn.Sequential(norm())}, ValueError, "keeps running statistics"),
     ({"encoder": {"a": 1}}, TypeError, "the encoder is a dict; legal: a torch.nn.Module"),
+    (
+        {"encoder": nn.Sequential(SHARED), "head": VIEW},
+        ValueError,
+        "'weight' lies in the memory of the parameter '0",
+    ),
     ({"encoder": NAMED, "head": norm()}, ValueError, "both give the name 'head.running_mean' to a tensor"),
     ({"encoder": HELD, "head": linear(20).requires_grad_(False)}, ValueError, "both give the name 'head.weight'"),
 ]
@@ -495,11 +527,22 @@ class Named(dict[str, Any]):
         return super().__getitem__({0: "x", 1: "y"}.get(key, key))
 
 
+class Wrapped(UserDict[Any, Any]):
+    """A mapping whose copy shares its parts."""
+
+    __copy__ = None
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.data[{0: "x", 1: "y"}.get(key, key)]
+
+
 Change = Callable[[Any], object]
 CENTRE: Change = lambda batch: batch[0].sub_(batch[0].mean())  # noqa: E731
 BATCHES: dict[str, Callable[[], tuple[Any, Change]]] = {
     "tuple": lambda: ((X.clone(), Y.clone()), CENTRE),
     "mapping": lambda: (Named(x=X.clone(), y=Y.clone()), CENTRE),
+    "mapping of one's own": lambda: (Wrapped(x=X.clone(), y=Y.clone()), CENTRE),
+    "part taken": lambda: (Named(x=X.clone(), y=Y.clone(), id=X[:, 0].clone()), lambda batch: batch.pop("id")),
     "object": lambda: (Example(X.clone(), Y.clone()), CENTRE),
     "array": lambda: ((X.clone(), Y.clone(), X.numpy().copy()), lambda batch: batch[2].__isub__(batch[2].mean())),
     "data": lambda: ([X.clone(), Y.clone()], lambda batch: batch[0].data.clamp_(-0.5, 0.5)),
@@ -507,7 +550,7 @@ BATCHES: dict[str, Callable[[], tuple[Any, Change]]] = {
 
 
 def tensors(batch: Any) -> list[Any]:
-    parts = batch.values() if isinstance(batch, dict) else getattr(batch, "__dict__", {}).values() or batch
+    parts = batch.values() if isinstance(batch, Mapping) else getattr(batch, "__dict__", {}).values() or batch
     return [torch.as_tensor(np.array(value)) for value in parts]
 
 
@@ -516,7 +559,11 @@ def tensors(batch: Any) -> list[Any]:
     [
         *(("pretrain_loss", kind, "plain") for kind in BATCHES),
         *((function, "tuple", use) for function in toys.FUNCTIONS for use in ("check", "run")),
-        *((function, kind, "run") for function in ("encode", "finetune_loss") for kind in ("object", "array", "data")),
+        *(
+            (function, kind, "run")
+            for function in ("encode", "finetune_loss")
+            for kind in ("object", "array", "data", "part taken")
+        ),
     ],
 )
 def test_a_minibatch_that_is_changed_in_place_is_refused_and_stays(function: str, kind: str, use: str) -> None:
@@ -559,6 +606,26 @@ def test_hyperparameters_that_are_clamped_in_the_loss_are_refused() -> None:
         return toys.pretrain_loss(encoder, head, meta, batch)
 
     toys.loop(problem(pretrain_loss=clamped)).run()
+
+
+@pytest.mark.parametrize("part", [lambda loop: loop.meta, lambda loop: loop.pretrained.encoder])
+@refused("hyperparameters or weights that a loop of your own assigns anew", "assigned anew", "in place")
+def test_what_the_optimiser_does_not_have_is_refused(part: Callable[[Any], Params]) -> None:
+    loop = toys.loop(problem())
+    values = part(loop)
+    values |= {name: value.detach().clone().requires_grad_() for name, value in values.items()}
+    loop.run()
+
+
+@right("labels in float64, as of NumPy, with modules in float32", 1e-6)
+def test_labels_of_more_digits_than_the_head() -> Any:
+    def square(head: Any, features: Tensor, batch: Any) -> Tensor:
+        return ((head(features) - batch[1][:, :1]) ** 2).mean()
+
+    parts = {name: module.float() for name, module in toys.modules().items()}
+    toy = problem(**parts, finetune_loss=square)
+    sets = [(X.float(), Y), (X.float(), Y.float())]
+    return tuple(metapt.finetune_head(toy, toy.pretrained, toy.head, [each], l2=1e-3) for each in sets)
 
 
 def test_each_row_of_the_page_has_a_test() -> None:
