@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, UserDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+import metapt
+from metapt import LoaderBatches, OptimizerSpec
 from metapt.errors import ConfigError
 from metapt.hypergrad import SGD, Identity, Params, Pretrained, RidgeHead, Unroll, exact_hypergradient, hypergradient
 from metapt.training.meta import MetaPretraining
@@ -20,8 +24,9 @@ from metapt.training.meta_settings import MetaSettings
 from metapt.training.pretraining import Pretrainer
 
 from . import problems, toys
-from .kinds import heard, refused, warned
+from .kinds import heard, refused, right, warned
 from .problems import DTYPE, Batch, Classifier, Normed, Regressed, Streams, classification, draw
+from .toys import META, X, Y, problem
 
 
 def loop_of(problem: Any, batches: Any = None, **changes: Any) -> MetaPretraining:
@@ -378,3 +383,114 @@ def test_weights_of_torchs_losses_and_names_that_are_numbers(meta: Any, error: A
 
     with pytest.raises(error, match=words):
         toys.loop(toys.problem(pretrain_loss=loss), meta=meta).run()
+
+
+# Data and tensors that are the user's: what changes them in place is refused, and they stay
+
+
+CLIPS = "a loss or an encoder that changes its minibatch in place"
+CLIPPING = {name: refused(CLIPS, "in place", name) for name in toys.FUNCTIONS}
+
+
+@dataclass
+class Example:
+    x: Tensor
+    y: Tensor
+
+    def __getitem__(self, index: int) -> Tensor:
+        return (self.x, self.y)[index]
+
+
+class Named(dict[str, Any]):
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__({0: "x", 1: "y"}.get(key, key))
+
+
+class Wrapped(UserDict[Any, Any]):
+    """A mapping whose copy shares its parts."""
+
+    __copy__ = None
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.data[{0: "x", 1: "y"}.get(key, key)]
+
+
+Change = Callable[[Any], object]
+CENTRE: Change = lambda batch: batch[0].sub_(batch[0].mean())  # noqa: E731
+BATCHES: dict[str, Callable[[], tuple[Any, Change]]] = {
+    "tuple": lambda: ((X.clone(), Y.clone()), CENTRE),
+    "mapping": lambda: (Named(x=X.clone(), y=Y.clone()), CENTRE),
+    "mapping of one's own": lambda: (Wrapped(x=X.clone(), y=Y.clone()), CENTRE),
+    "part taken": lambda: (Named(x=X.clone(), y=Y.clone(), id=X[:, 0].clone()), lambda batch: batch.pop("id")),
+    "object": lambda: (Example(X.clone(), Y.clone()), CENTRE),
+    "array": lambda: ((X.clone(), Y.clone(), X.numpy().copy()), lambda batch: batch[2].__isub__(batch[2].mean())),
+    "data": lambda: ([X.clone(), Y.clone()], lambda batch: batch[0].data.clamp_(-0.5, 0.5)),
+}
+
+
+def tensors(batch: Any) -> list[Any]:
+    parts = batch.values() if isinstance(batch, Mapping) else getattr(batch, "__dict__", {}).values() or batch
+    return [torch.as_tensor(np.array(value)) for value in parts]
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "use"),
+    [
+        *(("pretrain_loss", kind, "plain") for kind in BATCHES),
+        *((function, "tuple", use) for function in toys.FUNCTIONS for use in ("check", "run")),
+        *(
+            (function, kind, "run")
+            for function in ("encode", "finetune_loss")
+            for kind in ("object", "array", "data", "part taken")
+        ),
+    ],
+)
+def test_a_minibatch_that_is_changed_in_place_is_refused_and_stays(function: str, kind: str, use: str) -> None:
+    batch, change = BATCHES[kind]()
+
+    def changing(*given: Any) -> Tensor:
+        with torch.no_grad():
+            change(given[-1])
+        return toys.FUNCTIONS[function](*given)
+
+    toy, before = problem(**{function: changing}), tensors(copy.deepcopy(batch))
+    batches = LoaderBatches(pretrain=[batch], train=[copy.deepcopy(batch)], validation=[batch])
+    settings = MetaSettings(2, inverse=Identity(), finetuning=Unroll(0))
+    arguments = toy, batches, toy.pretrained, META, toy.head, settings
+    calls: dict[str, Callable[[], object]] = {
+        "plain": lambda: Pretrainer(*arguments[:3], OptimizerSpec()).run(META, 2),
+        "check": lambda: metapt.check(*arguments),
+        "run": lambda: MetaPretraining(*arguments).run(),
+    }
+    CLIPPING[function](calls[use])()
+    assert all(torch.equal(old, new) for old, new in zip(before, tensors(batch), strict=True))
+
+
+@refused("a loss that changes hyperparameters or weights in place", "meta-parameter 'w'", "in place")
+def test_hyperparameters_that_are_clamped_in_the_loss_are_refused() -> None:
+    def clamped(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+        with torch.no_grad():
+            meta["w"].clamp_(0.1, 1)
+        return toys.pretrain_loss(encoder, head, meta, batch)
+
+    toys.loop(problem(pretrain_loss=clamped)).run()
+
+
+@pytest.mark.parametrize("part", [lambda loop: loop.meta, lambda loop: loop.pretrained.encoder])
+@refused("hyperparameters or weights that a loop of your own assigns anew", "assigned anew", "in place")
+def test_what_the_optimiser_does_not_have_is_refused(part: Callable[[Any], Params]) -> None:
+    loop = toys.loop(problem())
+    values = part(loop)
+    values |= {name: value.detach().clone().requires_grad_() for name, value in values.items()}
+    loop.run()
+
+
+@right("labels in float64, as of NumPy, with modules in float32", 1e-6)
+def test_labels_of_more_digits_than_the_head() -> Any:
+    def square(head: Any, features: Tensor, batch: Any) -> Tensor:
+        return ((head(features) - batch[1][:, :1]) ** 2).mean()
+
+    parts = {name: module.float() for name, module in toys.modules().items()}
+    toy = problem(**parts, finetune_loss=square)
+    sets = [(X.float(), Y), (X.float(), Y.float())]
+    return tuple(metapt.finetune_head(toy, toy.pretrained, toy.head, [each], l2=1e-3) for each in sets)
