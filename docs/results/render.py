@@ -113,6 +113,7 @@ def size() -> str:
 
 FINETUNINGS = {
     "no_pt": "the paper's text (training mode, 256)",
+    "no_pt-64": "training mode, 64",
     "no_pt-eval": "evaluation mode, 256",
     "no_pt-eval_64": "its released code (evaluation mode, 64)",
 }
