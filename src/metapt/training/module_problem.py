@@ -129,7 +129,7 @@ class ModuleProblem:
             log.warning(
                 "pretrain_loss changes %s: each call does, more often than PT has steps, and a further run begins with "
                 "what this one leaves. Keep it in a buffer that has a value from the start",
-                min(kept)[0],
+                min(name for name, _ in kept),
             )
         assigned = {place for place, value in given.items() if values[place] is not value}
         self._assigned = assigned.union(self._assigned or ())

@@ -344,7 +344,9 @@ def test_gradients_of_the_loss_itself_are_no_part_of_a_step() -> Any:
 
 
 class Shift(nn.Module):
-    begun = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: bool | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         self.begun = True
