@@ -141,7 +141,7 @@ class Stepper:
 
     def check(self, what: str, params: Params) -> None:
         """Raise ConfigError if `params` are other tensors than those of the optimiser."""
-        if any(params[name] is not value for name, value in self._params.items()):
+        if any(params.get(name) is not value for name, value in self._params.items()):
             raise ConfigError(
                 f"a tensor of `{what}` was assigned anew, and the optimiser would go on with the old one; legal: to "
                 "change its numbers in place, as in `with torch.no_grad(): value.clamp_(0, 1)`"
