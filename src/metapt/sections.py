@@ -110,6 +110,8 @@ class ExperimentSection(Section):
 
     def check(self, domain: Any) -> None:
         """Raise ValueError where the experiment doesn't fit its domain, such as one whose arm is not in the config."""
+        if getattr(self, "arms", None) == {}:
+            raise ValueError(".arms has none left; legal: one or more")
         arms: Any = getattr(domain, "arms", None)
         for name in self.made_arms():
             if arms is not None and name in arms:

@@ -190,7 +190,8 @@ def test_a_control_differs_from_its_arm_in_learning_alone(config: str, domain: s
 @pytest.mark.parametrize(
     ("controls", "words"),
     [
-        ({"nobody": []}, "arms.mine.controls.nobody is no arm; legal: no_pt, simclr, "),
+        ({"nobody": []}, "arms.mine.controls.nobody is no other arm; legal: no_pt, simclr, "),
+        ({"mine": []}, "arms.mine.controls.mine is no other arm; legal: no_pt, simclr, "),
         (
             {"simclr-mild": []},
             "arms.mine.controls.simclr-mild: the two differ in warp; legal: arms that are equal in it",

@@ -391,6 +391,16 @@ def test_a_cpu_keeps_torchs_settings(trial: Trial) -> None:
     assert seen == [(True, "medium")]
 
 
+def test_code_that_has_changed_since_the_plan_does_no_work(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metapt.engine.execute.code_of", lambda job: "of now")
+    assert trial(code="of the plan") == 1
+    assert "the code has changed since this run was planned: start the run again." in trial.log
+    assert not trial.copy.exists()
+    assert trial(code="of now") == 0
+    assert trial() == 0
+    assert trial.record()["code"] == "of now"
+
+
 # Repetition from a record
 
 

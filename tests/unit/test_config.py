@@ -107,6 +107,11 @@ WRONG: list[tuple[str, int | None, str]] = [
         "mnist.bptt.arms.k5.extends is 'mata', which is no arm there (did you mean 'meta'?); legal: bptt, meta, bptt_l",
     ),
     ("ecg: {arms: {a: {extends: b}, b: {extends: a}}}", 1, "ecg.arms.a.extends runs in a circle: a -> b -> a."),
+    (
+        "ecg: {arms: {a: {extends: simclr, method: meta}}}", 1,
+        "ecg.arms.a.method is 'meta', and simclr, which the arm extends, has the method 'simclr'; legal: the same one",
+    ),
+    ("mnist: {rotation_mean: {arms: {meta: false, meta-shared: false}}}", 1, "mnist: rotation_mean.arms has none left; legal"),
     ("ecg: {arms: {mta: false}}", 1, "ecg.arms.mta is false, but no default arm has that name (did you mean 'meta'?)."),
     ("ecg: {arms: {a b: {extends: meta}}}", 1, "ecg.arms has an arm 'a b'; a name is made of letters, digits, - an"),
     # Keys that are legal one by one.
@@ -115,7 +120,7 @@ WRONG: list[tuple[str, int | None, str]] = [
     ("mnist: {bptt: {arms: {bptt: {budget_of: mta}}}}", 1, "mnist: bptt.arms.bptt.budget_of is 'mta', which is no ar"),
     (
         "ecg: {full_access: {arms: [meta, simclr]}, arms: {meta: {controls: {simlr: []}}}}", 1,
-        "ecg: arms.meta.controls.simlr is no arm; legal: no_pt, simclr, ",
+        "ecg: arms.meta.controls.simlr is no other arm; legal: no_pt, simclr, ",
     ),
     (
         "ecg: {full_access: {arms: [meta, simclr]}, arms: {meta: {pretrain: {temperature: 0.2}}}}", 1,
@@ -232,11 +237,6 @@ def test_the_settings_of_an_optimiser_are_not_joined() -> None:
     found = {name: arm.meta_settings for name, arm in read(text).ecg.arms.items() if hasattr(arm, "meta_settings")}
     assert (found["one"], found["two"], found["same"], found["other"]) == ({"momentum": 0.5}, {}, found["one"], {})
     assert found["adam"] == found["meta-stable"] == {"betas": [0.8, 0.9]}
-
-
-def test_an_arm_of_another_kind_takes_nothing_over() -> None:
-    arms = read("mnist: {bptt: {arms: {still: {extends: meta, method: fixed, mean: 10}}}}").mnist.bptt.arms
-    assert plain(arms["still"]) == {"extends": "meta", "method": "fixed", "heads": "separate", "mean": 10.0}
 
 
 def test_plain_knows_no_order_and_no_way_to_write_a_number() -> None:

@@ -196,6 +196,11 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
                 wrong = f" is {parent!r}, which is no arm there{hint}; legal: {', '.join(names)}."
                 raise _Illegal(f"{key}.extends", wrong)
             base = inherited(parent, (*chain, name))
+            if (own := arm.get("method", base.get("method"))) != base.get("method"):
+                wrong = (
+                    f" is {own!r}, and {parent}, which the arm extends, has the method {base.get('method')!r}; legal: "
+                )
+                raise _Illegal(f"{key}.method", f"{wrong}the same one, or an arm that extends none.")
         elif base is not None and base.get("extends"):
             parent = defaults[base["extends"]]
             own = {key: each for key, each in base.items() if key in OWN_KEYS or each != parent.get(key)}

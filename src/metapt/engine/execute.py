@@ -61,7 +61,7 @@ def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | N
         job: its paths are absolute or relative to the working directory; an empty `log` or `record` is not written.
         gpus: number of GPUs that the scheduler gave.
         require_gpu: whether a training job without a GPU is an error.
-        code: the digest of the job's code from the plan; computed if None.
+        code: the digest of the job's code when the run was planned; None: it is not compared.
 
     Returns:
         Exit status: 0, or 1 after an error, which is logged as one sentence if it is a `MetaptError`.
@@ -73,7 +73,10 @@ def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | N
         try:
             find_caches()
             os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(job.threads)))
-            work = work_of(job)
+            work, now = work_of(job), code_of(job)
+            if now is not None and code not in (None, now):
+                raise ConfigError("the code has changed since this run was planned: start the run again.")
+            code = code or now
             device = _device(job, gpus, require_gpu)
             sums["inputs"] = _checked_inputs(job)
             outputs = _paths(job.outputs)
@@ -312,7 +315,7 @@ def _record(
         "name": job.name,
         "entry": job.entry,
         "config": job.config,
-        "code": code or code_of(job),
+        "code": code,
         "inputs": job.inputs,
         "outputs": job.outputs,
         "sha256": sums,

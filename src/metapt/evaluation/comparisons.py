@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -102,6 +102,13 @@ class Measurement:
     estimate: Estimate  # a mean or a difference, with its interval
     words: str = "{}"  # how it is described; `{}` stands for the words of the estimate
     doubt: str = ""  # a reason why nothing is decided, or an empty string
+
+
+def machines_doubt(machines: Mapping[str, list[str]], *arms: str) -> str:
+    """Return why times of arms can't be compared, if their runs were not all on one machine; else an empty text."""
+    found = {tuple(machines.get(arm, [])) for arm in arms}
+    several = len(found) > 1 or any(len(names) > 1 for names in found)
+    return "but not all runs were on the same machine" if several else ""
 
 
 @dataclass(frozen=True)

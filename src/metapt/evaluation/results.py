@@ -40,7 +40,7 @@ class Results:
     # the series tables of all its runs: stage, arm, setting, seed (-1 in runs of several seeds), replicate, step, name,
     # value. The first four are from the run's folder.
     series: pd.DataFrame
-    machines: dict[str, list[str]]  # names of the machines that PT ran on, each once, by arm
+    machines: dict[str, list[str]]  # names of the machines of PT or of a study, each once, by arm
     files: dict[str, Path]  # paths of further inputs by name
 
     @property
@@ -113,7 +113,7 @@ class Results:
             if what == "series":
                 words = run_words(run)
                 series += [words | row for row in metrics.read_series_rows(path)]
-            elif what == "record" and run.startswith("pretrain/"):
+            elif what == "record" and not run.startswith("finetune/"):
                 machines.setdefault(str(run_words(run)["arm"]), []).append(_machine(path))
         return cls(
             name=name,

@@ -132,8 +132,9 @@ def check_controls(settings: DomainSection, own: Mapping[str, ComparedArm], defa
         for name in compared:
             for control, about in controls_of(arms[name]).items():
                 place = f"arms.{name}.controls.{control}"
-                if control not in arms and control not in defaults:
-                    raise ValueError(f"{place} is no arm; legal: {', '.join(dict.fromkeys([*defaults, *arms]))}")
+                if control == name or (control not in arms and control not in defaults):
+                    others = [each for each in dict.fromkeys([*defaults, *arms]) if each != name]
+                    raise ValueError(f"{place} is no other arm; legal: {', '.join(others)}")
                 further = differing(arms[name], arms[control]) - set(about) if control in compared else set()
                 if further:
                     raise ValueError(

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from metapt.evaluation import figures
-from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Measurement, at_most
+from metapt.evaluation.comparisons import BEYOND_THE_PAPER, Comparison, Measurement, at_most, machines_doubt
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.figures import Look
 from metapt.evaluation.metrics import NotMeasuredError
@@ -216,9 +216,7 @@ def comparisons(cost: Cost, meta_arms: list[str], limits: tuple[Limit, ...]) -> 
 
 def _compared(cost: Cost, arm: str, metric: str) -> Measurement:
     """Return the ratio to plain PT; it decides nothing if the runs were on several machines."""
-    machines = {tuple(cost.machines.get(name, [])) for name in (arm, cost.plain or "")}
-    several = len(machines) > 1 or any(len(names) > 1 for names in machines)
-    return Measurement(ratio(cost, arm, metric), doubt="but not all runs were on the same machine" if several else "")
+    return Measurement(ratio(cost, arm, metric), doubt=machines_doubt(cost.machines, arm, cost.plain or ""))
 
 
 def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:

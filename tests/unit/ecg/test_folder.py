@@ -55,6 +55,16 @@ def write(path: Path, microvolts: Signals, rate: float, names: Iterable[str] = L
     wfdb.wrsamp(path.name, rate, unit, list(names), d_signal=steps.T, fmt=fmt, **place)
 
 
+@pytest.mark.parametrize(("mu", "code"), [("\xb5", "utf-8"), ("\u03bc", "utf-8"), ("\xb5", "latin-1")])
+def test_microvolts_by_the_letter_mu(mu: str, code: str, tmp_path: Path) -> None:
+    write(tmp_path / "x", signals(100, 6), 100, unit="uV", gain=1.0)
+    header = tmp_path / "x.hea"
+    header.write_bytes(header.read_text().replace("uV", f"{mu}V").encode(code))
+    found, faults, _ = own.read_record(tmp_path / "x", EcgFolder(path=str(tmp_path), seconds=6))
+    assert faults == {}
+    assert np.abs(found - signals(100, 6)).max() <= 0.5
+
+
 def label(folder: Path, *rows: str, header: str = "record,patient,fold,A,B,C") -> None:
     (folder / "labels.csv").write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,9 +13,11 @@ from metapt.domains.mnist.config import BpttStudy, ExampleWeighting, Fidelity, M
 from metapt.domains.mnist.domain import DOMAIN
 from metapt.domains.mnist.quantities import ACCURACY, COSINE, DEVIATION, ERROR, MEAN, RATIO, WALL_TIME
 from metapt.domains.mnist.results import MnistResults
+from metapt.engine import records
 from metapt.evaluation import metrics
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, judge
 from metapt.evaluation.metrics import row
+from metapt.sections import SummarySettings
 
 Values = Mapping[tuple[str, str, str], float]
 """Arm, metric, setting -> mean over the replicates, about."""
@@ -110,6 +113,21 @@ def test_which_arm_of_the_comparison_with_backpropagation_is_better(end: str) ->
             claimed = found.loc[f"meta{suffix} {claim.format(control + suffix)}"]
             assert (claimed["verdict"], claimed["arm"], claimed["control"]) == (word, f"meta{suffix}", control + suffix)
     assert len(found) == 10
+
+
+def test_times_of_runs_on_two_machines_do_not_compare(tmp_path: Path) -> None:
+    inputs: dict[str, Path] = {}
+    for arm, rows in results("bptt", BpttStudy(), compared(PAPERS, 7200.0)).metrics.groupby("arm"):
+        inputs |= {f"bptt/{arm}/{what}": tmp_path / f"{arm}.{what}" for what in ("metrics", "record")}
+        metrics.write(rows.to_dict("records"), inputs[f"bptt/{arm}/metrics"])
+        machine = {"name": "fast" if arm == "meta" else "slow", "device": "cpu", "threads": 1}
+        records.write(inputs[f"bptt/{arm}/record"], {"machine": machine})
+    settings = SummarySettings(domain="mnist", experiment="bptt", settings={}, section={})
+    found = MnistResults.read(BpttStudy, settings, inputs)
+    claims = judge("mnist_bptt", DOMAIN.experiments["bptt"].comparisons(found))
+    doubtful = claims[claims["measured"].str.contains("not all runs were on the same machine")]
+    assert doubtful["control"].tolist() == ["bptt_limited", "bptt"]
+    assert set(doubtful["verdict"]) == {"inconclusive"}
 
 
 def test_backpropagation_that_ends_no_better_than_its_start_is_not_beaten() -> None:

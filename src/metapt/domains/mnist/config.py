@@ -170,6 +170,7 @@ class LearnedRotation(RotationData):
 
     def check(self, domain: Any) -> None:
         """Raise ValueError if a warm-up leaves no meta-update."""
+        super().check(domain)
         for name, arm in self.arms.items():
             _check_warmup(name, arm, arm.iterations(self.epochs, self.steps_per_epoch), self.steps_per_epoch)
 
@@ -225,6 +226,7 @@ class ExampleWeighting(Study):
 
     def check(self, domain: Any) -> None:
         """Raise ValueError if a warm-up leaves no meta-update, and for a curvature that needs outputs of PT."""
+        super().check(domain)
         examples = TRAIN_IMAGES[domain.source] if self.pretrain_examples == "all" else self.pretrain_examples
         per_epoch = minibatches(examples, self.batch_size)
         for name, arm in self.arms.items():
@@ -271,6 +273,7 @@ class BpttStudy(RotationData):
 
         The fixed arms `initial_augmentation` and `optimal_augmentation` must have the rotations `initial` and `target`.
         """
+        super().check(domain)
         named = {"initial_augmentation": "initial", "optimal_augmentation": "target"}
         for name, arm in self.arms.items():
             if isinstance(arm, FixedArm) and (place := named.get(name.removesuffix("-shared"))):

@@ -35,10 +35,11 @@ from metapt.machine import Machine
 PASSED, STOPPED, ATTENUATION = 45.0, 50.0, 61.0
 """What resampling keeps to 0.1 % up to, and weakens from on (Hz) by so much (dB)."""
 MOST = np.iinfo(np.int16).max  # microvolts
-MICROVOLTS = {"nv": 1e-3, "uv": 1.0, "µv": 1.0, "μv": 1.0, "mv": 1e3, "v": 1e6}
-"""Microvolts of each unit, by its name in lower case; the letter mu has two codes."""
+MICROVOLTS = {"nv": 1e-3, "uv": 1.0, "mv": 1e3, "v": 1e6}
+"""Microvolts of each unit, by its name in lower case."""
 
 _LEAD = re.compile(r"(?:(?:mdc_ecg_lead|ecg|ekg|lead)[ _]*)*(d?i{1,3}|[dl][123]|av[rlf]|[vc][ _]?[1-6])", re.IGNORECASE)
+_MU = re.compile(rb"/[\x80-\xff]+[vV]")
 _CLASS = re.compile(r"[\w.+/-]{1,40}")
 _LABELS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
 _FOLDS = {text: fold for fold in FOLDS for text in (f"{fold}", f"{fold}.0")}
@@ -149,12 +150,14 @@ def read_record(path: Path, given: EcgFolder) -> tuple[NDArray[np.int16], dict[s
         most = math.ceil((given.seconds + _MARGIN) * rate)
         record = wfdb.rdrecord(str(path), sampto=min(most, header.sig_len) if header.sig_len else None)
         read: Signals = record.p_signal.T
+        # wfdb leaves the letter mu out of units.
+        known = MICROVOLTS | ({"v": 1.0} if _MU.search(path.with_name(f"{path.name}.hea").read_bytes()) else {})
         whole, frames = header.sig_len or read.shape[1], set(record.samps_per_frame or [1])
     except Exception as error:  # what wfdb raises on altered records is not a closed list
         return signal, {"records that wfdb can't read": f"{type(error).__name__}: {error}"}, []
     names = [lead_of(str(name)) for name in record.sig_name]
     places = {lead: names.index(lead) for lead in LEADS if lead in names}
-    scales = {lead: MICROVOLTS.get(str(record.units[place]).lower(), 0.0) for lead, place in places.items()}
+    scales = {lead: known.get(str(record.units[place]).lower(), 0.0) for lead, place in places.items()}
     kept = math.ceil(given.seconds * rate)
     shares = {lead: _spoilt(read[place, :kept], rate) for lead, place in places.items()}
     length, seconds = math.ceil(whole / rate * FREQUENCY - 1e-6), f"{given.seconds:g} s"

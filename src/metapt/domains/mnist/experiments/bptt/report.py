@@ -13,8 +13,8 @@ from metapt.domains.mnist.config import BpttStudy
 from metapt.domains.mnist.quantities import ACCURACY, PEAK_MEMORY, WALL_TIME
 from metapt.domains.mnist.results import MnistResults, experiment
 from metapt.evaluation import figures
-from metapt.evaluation.comparisons import NOT_BELOW, Comparison, Sanity, at_least, at_most
-from metapt.evaluation.statistics import Estimate, Ratio, paired_difference, paired_ratio, summarise
+from metapt.evaluation.comparisons import NOT_BELOW, Comparison, Measurement, Sanity, at_least, at_most, machines_doubt
+from metapt.evaluation.statistics import Estimate, paired_difference, paired_ratio, summarise
 
 START = "initial_augmentation"  # the arm that is left where the others start
 
@@ -70,8 +70,12 @@ def _claims(results: MnistResults, end: str) -> Iterator[Comparison]:
     def loss(arm: str, control: str) -> Estimate:
         return gain(control, arm)
 
-    def speed(arm: str, control: str) -> Ratio:
-        return paired_ratio(results.values(control, WALL_TIME), results.values(arm, WALL_TIME))
+    def in_time(arm: str, control: str) -> Measurement:
+        return Measurement(gain(arm, control), doubt=machines_doubt(results.machines, arm, control))
+
+    def speed(arm: str, control: str) -> Measurement:
+        ratio = paired_ratio(results.values(control, WALL_TIME), results.values(arm, WALL_TIME))
+        return Measurement(ratio, doubt=machines_doubt(results.machines, arm, control))
 
     arm, start, exact, limited, best = (
         f"{name}{end}" for name in ("meta", START, "bptt", "bptt_limited", "optimal_augmentation")
@@ -81,7 +85,7 @@ def _claims(results: MnistResults, end: str) -> Iterator[Comparison]:
         (exact, "comes within 1 point of {}", ACCURACY, at_most(1.0), loss, "87.6 against 88.0 %"),
         (best, "comes within 1 point of {}", ACCURACY, at_most(1.0), loss, "87.6 against 88.3 %"),
         (start, "is at least 4 points better than {}", ACCURACY, at_least(4.0), gain, "87.6 against 80.1 %"),
-        (limited, "beats {}, at the same wall time", ACCURACY, NOT_BELOW, gain, "87.6 against 83.4 %"),
+        (limited, "beats {}, at the same wall time", ACCURACY, NOT_BELOW, in_time, "87.6 against 83.4 %"),
         (exact, "is at least 20 times faster than {}", WALL_TIME, at_least(20.0), speed, "30 minutes against 20 hours"),
     )
     for control, words, metric, criterion, measure, paper in claims:
