@@ -134,6 +134,17 @@ def released() -> str:
     return markdown(dict(zip(head, row, strict=True)) for row in rows)
 
 
+def width8() -> str:
+    """Return the table on SimCLR at width 8 with 760 PT steps of 256."""
+    found, rows = runs("ecg/width8-760_steps")["test"].unstack("arm"), []
+    for name, evaluation in {"FT of the paper's text": FT, "linear": LINEAR}.items():
+        own = found.loc[evaluation]
+        gain = spread(estimate_mean(own["simclr"] - own["no_pt"]))
+        row = {"width 8, 760 PT steps of 256": name, "no PT": number(own["no_pt"].mean())}
+        rows.append(row | {"SimCLR": number(own["simclr"].mean()), "SimCLR − no PT [95 %]": gain, "n": str(len(own))})
+    return markdown(rows)
+
+
 LABELS = {"full_access": "intact", "permuted_50": "50 % permuted", "permuted_90": "90 % permuted"}
 PROBLEMS = {"mnist rotation": "MNIST", "ecg width 8": "ECGs"}
 for _net in ("3x16", "4x64"):
@@ -217,6 +228,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "answers": answers,
     "size": size,
     "released": released,
+    "width8": width8,
     "headroom": gains,
     "signs": signs,
 }

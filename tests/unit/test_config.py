@@ -111,7 +111,7 @@ WRONG: list[tuple[str, int | None, str]] = [
         "ecg: {arms: {a: {extends: simclr, method: meta}}}", 1,
         "ecg.arms.a.method is 'meta', and simclr, which the arm extends, has the method 'simclr'; legal: the same one",
     ),
-    ("mnist: {rotation_mean: {arms: {meta: false, meta-shared: false}}}", 1, "mnist: rotation_mean.arms has none left; legal"),
+    ("mnist: {rotation_mean: {arms: {meta: false, meta-shared: false}}}", 1, "mnist: rotation_mean.arms has none left"),
     ("ecg: {arms: {mta: false}}", 1, "ecg.arms.mta is false, but no default arm has that name (did you mean 'meta'?)."),
     ("ecg: {arms: {a b: {extends: meta}}}", 1, "ecg.arms has an arm 'a b'; a name is made of letters, digits, - an"),
     # Keys that are legal one by one.
