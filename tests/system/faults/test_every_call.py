@@ -117,6 +117,7 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(metapt.domains, "__path__", [*metapt.domains.__path__, str(TOY)])
         patch.setattr(checkpoint, "code_digest", lambda module: "the toy's")
+        patch.setattr(executing, "code_of", lambda job: "the toy's")
         patch.setattr(executing, "_revision", lambda: None)  # as `_versions`, it takes longer than the jobs
         patch.setattr(executing, "_versions", dict)
         patch.setattr(Every, "__call__", lambda self: True)
@@ -169,7 +170,7 @@ def kinds(patch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def execute(job: Job) -> int:
-    return executing.execute(job, code="the toy's")
+    return executing.execute(job)
 
 
 def results(folder: Path) -> Contents:
