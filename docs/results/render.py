@@ -140,7 +140,7 @@ def width8() -> str:
     for name, evaluation in {"FT of the paper's text": FT, "linear": LINEAR}.items():
         own = found.loc[evaluation]
         gain = spread(estimate_mean(own["simclr"] - own["no_pt"]))
-        row = {"width 8, 760 PT steps of 256": name, "no PT": number(own["no_pt"].mean())}
+        row = {"width 8, 760 PT steps of 256": name, "no PT [95 %]": spread(estimate_mean(own["no_pt"]))}
         rows.append(row | {"SimCLR": number(own["simclr"].mean()), "SimCLR − no PT [95 %]": gain, "n": str(len(own))})
     return markdown(rows)
 
