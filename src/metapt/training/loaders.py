@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from copy import copy, deepcopy
 from typing import Any, NamedTuple
 
@@ -14,6 +14,8 @@ from metapt.errors import ConfigError
 from metapt.training.optimizers import plain
 from metapt.training.overlap import Watch, tensors
 from metapt.training.seeds import Seeded, seed_of, seeded
+
+log = logging.getLogger(__name__)
 
 
 class LoaderBatches:
@@ -71,7 +73,8 @@ class LoaderBatches:
         for name in ("train", "validation"):
             if isinstance(loaders[name], list | tuple):
                 loaders[name] = [moved(batch, device) for batch in loaders[name]]
-        self._passes = {name: _Passes(name, loader, seed, epochs) for name, loader in loaders.items()}
+        apart = {"hypergradient"} if loaders["hypergradient"] is pretrain else set()
+        self._passes = {name: _Passes(name, each, seed, epochs, name in apart) for name, each in loaders.items()}
         self._device, self._seed = device, plain(seed)
 
     def pretrain(self) -> Seeded:
@@ -174,6 +177,7 @@ class _Passes:
     Args:
         name, loader, seed: of the minibatches.
         epochs: the last number that each object with `set_epoch`, by its `id`, was told; passes can share one.
+        apart: whether other passes go through the same loader.
 
     Attributes:
         number: of the present pass.
@@ -181,9 +185,9 @@ class _Passes:
         size: of its minibatches, if the loader says so.
     """
 
-    def __init__(self, name: str, loader: Iterable[Any], seed: int, epochs: dict[int, int]) -> None:
+    def __init__(self, name: str, loader: Iterable[Any], seed: int, epochs: dict[int, int], apart: bool) -> None:
         self._name, self._seed, self._epochs = name, seed, epochs
-        self._loader = _own(loader, name == "hypergradient") if isinstance(loader, DataLoader) else loader
+        self._loader = _own(loader, apart) if isinstance(loader, DataLoader) else loader
         parts = _parts(self._loader)
         self._generators = _generators(parts)
         self._with_epochs = [each for each in parts if callable(getattr(each, "set_epoch", None))]
@@ -334,9 +338,15 @@ def _own(loader: DataLoader[Any], apart: bool) -> DataLoader[Any]:
     own.generator = torch.Generator()
     if apart:
         data = [loader.dataset, *(part for part in _parts(loader) if isinstance(part, Dataset))]
-        with suppress(TypeError):  # of what can't be copied, such as a lock
-            samplers = {name: getattr(loader, name) for name in ("sampler", "batch_sampler")}
+        samplers = {name: getattr(loader, name) for name in ("sampler", "batch_sampler")}
+        try:
             own.__dict__ |= deepcopy(samplers, {id(part): part for part in data})
+        except TypeError as error:
+            log.warning(
+                "a sampler can't be copied (%s), so that hypergradients and PT share its place in a pass; give "
+                "LoaderBatches a loader for hypergradient=",
+                error,
+            )
         if isinstance(loader.dataset, IterableDataset):
             own.__dict__["dataset"] = copy(loader.dataset)
     return own

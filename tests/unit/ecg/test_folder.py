@@ -63,6 +63,9 @@ def test_microvolts_by_the_letter_mu(mu: str, code: str, tmp_path: Path) -> None
     found, faults, _ = own.read_record(tmp_path / "x", EcgFolder(path=str(tmp_path), seconds=6))
     assert faults == {}
     assert np.abs(found - signals(100, 6)).max() <= 0.5
+    header.write_bytes(header.read_bytes().replace(f"{mu}V".encode(code), b"V", 1))
+    _, faults, _ = own.read_record(tmp_path / "x", EcgFolder(path=str(tmp_path), seconds=6))
+    assert "units that are no voltage" in faults
 
 
 def label(folder: Path, *rows: str, header: str = "record,patient,fold,A,B,C") -> None:

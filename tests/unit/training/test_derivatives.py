@@ -402,7 +402,7 @@ DECOUPLED = pytest.param(
 @warned("weight decay apart from the gradient (AdamW)", "weight decay", "leaves it out")
 def test_a_weight_decay_apart_from_the_gradient_is_warned_of(spec: Any) -> None:
     with heard() as messages:
-        toys.loop(problem(), 1, pretrain_optimizer=OptimizerSpec(*spec, {"head.*": {"weight_decay": 0.2}})).run()
+        toys.loop(problem(), 2, pretrain_optimizer=OptimizerSpec(*spec, {"head.*": {"weight_decay": 0.2}})).run()
     assert len(messages) == 1
 
 

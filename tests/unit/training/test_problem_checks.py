@@ -6,6 +6,7 @@ import copy
 from collections import Counter, UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
 import metapt
 from metapt import LoaderBatches, OptimizerSpec
@@ -483,6 +485,19 @@ def test_what_the_optimiser_does_not_have_is_refused(part: Callable[[Any], Param
     values = part(loop)
     values |= {name: value.detach().clone().requires_grad_() for name, value in values.items()}
     loop.run()
+
+
+def test_a_sampler_that_pt_and_hypergradients_share_is_told() -> None:
+    order: Any = SequentialSampler(range(12))
+    loader, sets = DataLoader(TensorDataset(X, Y), 4, sampler=order), {"train": [(X, Y)], "validation": [(X + 1, Y)]}
+    with heard() as messages:
+        LoaderBatches(pretrain=loader, **sets)
+        order.lock = Lock()
+        LoaderBatches(pretrain=loader, hypergradient=[(X, Y)], **sets)
+    assert messages == []
+    with heard() as messages:
+        LoaderBatches(pretrain=loader, **sets)
+    assert "a sampler can't be copied" in messages[0]
 
 
 @right("labels in float64, as of NumPy, with modules in float32", 1e-6)

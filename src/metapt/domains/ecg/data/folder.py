@@ -39,7 +39,7 @@ MICROVOLTS = {"nv": 1e-3, "uv": 1.0, "mv": 1e3, "v": 1e6}
 """Microvolts of each unit, by its name in lower case."""
 
 _LEAD = re.compile(r"(?:(?:mdc_ecg_lead|ecg|ekg|lead)[ _]*)*(d?i{1,3}|[dl][123]|av[rlf]|[vc][ _]?[1-6])", re.IGNORECASE)
-_MU = re.compile(rb"/[\x80-\xff]+[vV]")
+_MICRO, _PLAIN = re.compile(rb"/[\x80-\xff]+[vV]"), re.compile(rb"/[vV]\b")
 _CLASS = re.compile(r"[\w.+/-]{1,40}")
 _LABELS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
 _FOLDS = {text: fold for fold in FOLDS for text in (f"{fold}", f"{fold}.0")}
@@ -150,8 +150,9 @@ def read_record(path: Path, given: EcgFolder) -> tuple[NDArray[np.int16], dict[s
         most = math.ceil((given.seconds + _MARGIN) * rate)
         record = wfdb.rdrecord(str(path), sampto=min(most, header.sig_len) if header.sig_len else None)
         read: Signals = record.p_signal.T
-        # wfdb leaves the letter mu out of units.
-        known = MICROVOLTS | ({"v": 1.0} if _MU.search(path.with_name(f"{path.name}.hea").read_bytes()) else {})
+        # wfdb leaves the letter mu out of units, and so takes both for V.
+        text = path.with_name(f"{path.name}.hea").read_bytes()
+        known = MICROVOLTS | ({"v": 0.0 if _PLAIN.search(text) else 1.0} if _MICRO.search(text) else {})
         whole, frames = header.sig_len or read.shape[1], set(record.samps_per_frame or [1])
     except Exception as error:  # what wfdb raises on altered records is not a closed list
         return signal, {"records that wfdb can't read": f"{type(error).__name__}: {error}"}, []
