@@ -102,21 +102,19 @@ def test_a_claim_says_what_it_compares_and_has_its_paired_differences(name: str,
     few = {key: PPI_ARMS} if key in ("negative_transfer", "representations") else {}
     runs = runs_of(name, key, tmp_path, pretrain_seeds=2, finetune_seeds=1, **few)
     outputs, _ = summarised(runs, tmp_path)
-    claims, found = claims_of(outputs), pd.read_csv(outputs["differences"]) if key != "augmentations" else None
+    claims, found = claims_of(outputs), pd.read_csv(outputs["differences"])
     assert set(claims["arm"]) <= set(runs.config.arms)
     assert set(claims["control"]) <= {"", *runs.config.arms}
     assert not (claims["arm"] == claims["control"]).any()
     assert (claims["metric"] != "").all()
     assert (claims["least_seeds"] == 5).all()
-    if found is not None and key in ("full_access", "half_data", "partial_access", "cost", "unroll_steps"):
+    if key in ("full_access", "half_data", "partial_access", "cost", "unroll_steps"):
         pairs = {cell: set(part["metric"]) for cell, part in found.groupby(["arm", "control"])}
         for claim in claims[~claims.index.str.contains("gains more over")].itertuples():
             assert claim.metric in pairs[claim.arm, claim.control], claim
 
 
-@pytest.mark.parametrize(
-    ("name", "key"), [(name, key) for name, key in KEYS if key not in ("partial_access", "augmentations")]
-)
+@pytest.mark.parametrize(("name", "key"), [each for each in KEYS if each[1] != "partial_access"])
 def test_arms_of_ones_own_are_shown(name: str, key: str, tmp_path: Path) -> None:
     if (name, key) == ("ecg", "unroll_steps"):
         pytest.skip("its runs have numbers for the paper's arms only")

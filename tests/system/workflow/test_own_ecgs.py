@@ -20,8 +20,7 @@ from .conftest import TINY, snakemake
 RESULTS = Path("results/tiny")
 OWN = """source: folder
   folder: mine
-  evaluations: [linear_evaluation]
-  augmentations: {arms: [meta], finetune_size: 30}"""
+  evaluations: [linear_evaluation]"""
 
 
 def write_records(folder: Path) -> None:
@@ -51,7 +50,6 @@ def test_own_records_come_to_tables(
     assert table["paper_mean"].isna().all()
     shown = "".join(path.read_text() for path in RESULTS.glob("ecg/*/table.md"))
     assert "mean test AUROC over 3 classes (%)" in shown
-    assert "|  NORM |" in shown
     assert re.findall(r"\S*paper\S*", shown) == ["paper's;"], "but in the name of an error"
     assert set(pd.read_csv(RESULTS / "claims.csv")["paper"]) == {OWN_DATA}
     assert "<b>real data</b>, source folder" in (RESULTS / "index.html").read_text()

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from metapt.domains.ecg.data.sources import CLASSES
-from metapt.domains.ecg.stages import AUROC, DISPLACEMENT, LABEL, ORIGINAL, viewed
+from metapt.domains.ecg.stages import AUROC, DISPLACEMENT
 from metapt.engine.jobs import Job
 from metapt.evaluation import metrics
 from metapt.twostage.quantities import PEAK_MEMORY, TIME_PER_STEP, WALL_TIME
@@ -30,7 +29,6 @@ class Runs(synthetic_runs.Runs):
         gap: arm, PT seed -> offset of the AUROC.
         trajectory: arm, PT seed -> displacement of the warp at each step.
         numbers: arm, PT seed -> further numbers of a PT run.
-        views: rows of the series of the study of views.
     """
 
     domain = "ecg"
@@ -43,10 +41,6 @@ class Runs(synthetic_runs.Runs):
         self.gap: Callable[[str, int], float] = lambda arm, seed: 0.0
         self.trajectory: Callable[[str, int], list[float]] = lambda arm, seed: []
         self.numbers: Callable[[str, int], dict[str, float]] = lambda arm, seed: {}
-        self.views: Rows = []
-
-    def _study(self, job: Job) -> tuple[Rows, Rows]:
-        return [], self.views
 
     def _pretrain(self, job: Job) -> tuple[Rows, Rows]:
         arm, seed, size = (job.config[key] for key in ("arm", "seed", "meta_size"))
@@ -108,25 +102,6 @@ def partial_access(folder: Path, **settings: Any) -> Runs:
     return runs
 
 
-def augmentations(folder: Path, **settings: Any) -> Runs:
-    runs = Runs(folder, "augmentations", settings)
-    ends, random = {"simclr": 60.0, "meta": 75.0, "meta-stable": 5.0}, runs.generator
-    runs.trajectory = lambda arm, seed: [] if arm == "simclr" else list(np.geomspace(60, ends[arm] + 0.1 * seed, 60))
-    runs.numbers = lambda arm, seed: {DISPLACEMENT: 60.0} if arm == "simclr" else {}
-    time = np.arange(1000) / 100
-    beat = np.exp(-(((time % 0.9) - 0.4) ** 2) / 3e-4) + 0.2 * np.exp(-(((time % 0.9) - 0.65) ** 2) / 4e-3)
-    labels = random.random((400, 5)) < 0.3
-    runs.views = series(ORIGINAL, beat)
-    for name, having in zip(CLASSES, labels.T, strict=True):
-        runs.views += series(LABEL + name, having.astype(float))
-    for arm, end in ends.items():
-        for when, size in (("initial", 60.0), ("learned", end)):
-            bends = [size / 100 * np.sin(2 * np.pi * time / 5 + phase) for phase in (0.3, 1.4)]
-            runs.views += series(viewed(arm, when), *(np.interp(time + bend, time, beat) for bend in bends))
-        runs.views += series(viewed(arm, "strength"), end * np.exp(0.2 * random.normal(size=400) + 0.2 * labels[:, 1]))
-    return runs
-
-
 def cost(folder: Path, **settings: Any) -> Runs:
     runs = Runs(folder, "cost", settings)
 
@@ -143,7 +118,6 @@ MAKERS = {
     "full_access": full_access,
     "unroll_steps": unroll_steps,
     "partial_access": partial_access,
-    "augmentations": augmentations,
     "cost": cost,
 }
 

@@ -25,7 +25,6 @@ def meta(section: dict[str, Any], **keys: Any) -> dict[str, Any]:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"augmentations": {"arms": ["meta", "no_pt"]}}, "augmentations.arms names no_pt, which has no warp; legal: arms"),
     ({"partial_access": {"baseline": "meta"}}, "partial_access.baseline is 'meta', whose PT sees labels; legal: an"),
     ({"partial_access": {"arms": ["simclr-mild"]}}, "'simclr-mild', whose PT sees no labels; legal: arms"),
     ({"evaluations": ["linear_evaluation"] * 2}, "ecg.evaluations: linear_evaluation stands there twice"),

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from metapt.domains.ecg.config import ARMS, EcgFinetuning
-from metapt.domains.ecg.stages import AUROC
+from metapt.domains.ecg.stages import AUROC, DISPLACEMENT
 from metapt.evaluation import metrics
 from metapt.twostage.quantities import TIME_PER_STEP
 
-from .synthetic_results import augmentations, cost, full_access, partial_access, unroll_steps
+from .synthetic_results import cost, full_access, partial_access, unroll_steps
 
 WHERE = "FT of the whole network, |D_FT| = {}"
 
@@ -86,28 +85,6 @@ def test_the_papers_claims_are_the_papers_arms_and_stand_once(tmp_path: Path) ->
     assert results.results().pairs() == [("meta", "meta-k0", True)]
 
 
-@pytest.mark.slow
-def test_augmentations(tmp_path: Path) -> None:
-    runs = augmentations(tmp_path)
-    outputs, results = runs.summarise(), runs.results()
-    lines = [line.split("|") for line in outputs["table_md"].read_text().splitlines() if line.startswith("|")]
-    places = [[cell.strip() for cell in lines[0]].index(f"at the {when}") for when in ("start", "end")]
-    last = [float(lines[-1][place].split("±")[0]) for place in places]
-    assert last == [pytest.approx(60.0, rel=0.1), pytest.approx(5.0, rel=0.1)], "of meta-stable"
-    assert pd.read_csv(outputs["claims"]).empty
-    numbers = pd.read_csv(outputs["table_csv"]).set_index(["arm", "diagnosis"])
-    infarcts = results.displacements("meta")[results.labelled("MI")]
-    assert 50 < len(infarcts) < 200
-    assert numbers.loc[("meta", "MI"), "median"] == pytest.approx(np.median(infarcts))
-    assert numbers.loc[("meta", "MI"), "ecgs"] == len(infarcts)
-    assert numbers.loc[("meta", "all"), "ecgs"] == 400
-
-    titles = [axis.get_title(loc="left") for axis in runs.experiment.figure(results).axes]
-    counts = {words: sum(words in title for title in titles) for words in ("SimCLR", "SimCLR, learned", "initial str")}
-    assert list(counts.values()) == [1, 0, 1], "an arm that learns nothing is drawn once, and equal views are"
-    assert sum("meta-stable, learned strength" in title for title in titles) == 1
-
-
 def test_arms_that_share_pt_runs_have_their_numbers(tmp_path: Path) -> None:
     own = {"finetune": EcgFinetuning(lr=0.1), "controls": {}}
     tuned = {f"{arm}-tuned": ARMS[arm].model_copy(update=own) for arm in ("simclr", "meta")}
@@ -119,4 +96,5 @@ def test_arms_that_share_pt_runs_have_their_numbers(tmp_path: Path) -> None:
     assert numbers.loc["simclr-tuned", f"{TIME_PER_STEP}, median"] == pytest.approx(0.04 * 1.04)
     assert numbers.loc["meta-tuned", f"{TIME_PER_STEP}, ratio"] == pytest.approx(1.5)
     assert {"simclr", "simclr-tuned", "meta-tuned"} == set(metrics.read(outputs["metrics"])["arm"])
-    assert runs.results().trajectories("meta-tuned")[2]["value"].tolist() == [4.0, 5.0]
+    series = runs.results().pretraining_series("meta-tuned", DISPLACEMENT)
+    assert series.loc[series["seed"] == 2, "value"].tolist() == [4.0, 5.0]

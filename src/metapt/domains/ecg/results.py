@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from metapt.domains.ecg.config import EcgSettings
 from metapt.domains.ecg.jobs import EcgJobs, labelled, sees_labels
-from metapt.domains.ecg.stages import AUROC, DISPLACEMENT
+from metapt.domains.ecg.stages import AUROC
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Needs
 from metapt.evaluation.figures import Style
@@ -114,11 +114,6 @@ class EcgResults(TwoStageResults):
         arm = self.config.arms.get(control)
         unlabelled = arm is not None and not sees_labels(arm)
         return "" if unlabelled and setting_words(setting).keys() == {"meta_ft_size"} else setting
-
-    def trajectories(self, arm: str) -> dict[int, pd.DataFrame]:
-        """Return PT seed -> step and value of the warp's displacement, for the PT runs that have learned it."""
-        series = self.pretraining_series(arm, DISPLACEMENT)
-        return {int(seed): series[series["seed"] == seed].sort_values("step") for seed in np.unique(series["seed"])}
 
 
 def finetune_setting(size: int, meta_size: int | None = None) -> str:

@@ -38,16 +38,6 @@ class EcgFinetuneSettings(jobs.FinetuneSettings):
     finetune: EcgFinetuning  # with the arm's changes
 
 
-class ViewsSettings(JobSettings):
-    """What the job of the experiment `augmentations` reads."""
-
-    arms: dict[str, Arm]
-    seeds: list[int]  # the PT seeds
-    width: int  # of the encoder
-    samples: int  # length of a signal
-    pretrain: EcgPretraining
-
-
 AUROC = "mean test AUROC over 5 classes (%)"  # of PTB-XL; see `mean_auroc`
 WARP_SCALE = "warp scale m"
 WARP_STRENGTH = "warp strength"
@@ -55,16 +45,7 @@ DISPLACEMENT = "warp displacement (samples)"
 CANDIDATE_STRENGTH = "candidate strength"  # of a random search with short runs
 CANDIDATE_LOSS = "cross-validated FT loss"
 
-# Series of the study of views:
-ORIGINAL = "original"
-LABEL = "label "  # and a class: its labels
-
 
 def mean_auroc(classes: int) -> str:
     """Return the name of the mean test AUROC over so many classes."""
     return f"mean test AUROC over {classes} class{'es' * (classes > 1)} (%)"
-
-
-def viewed(arm: str, what: str) -> str:
-    """Return the name of a series of the study of views: an arm's `initial` or `learned` views, or its `strength`."""
-    return f"{arm}, {what}"
