@@ -79,7 +79,8 @@ class MetaPretraining:
     Raises:
         TypeError: the problem lacks a method, or an argument does not consist of dictionaries of tensors.
         ValueError: a tensor has a gradient hook, or the problem does not offer the curvature.
-        ConfigError: encoder or meta-parameters are empty, or a parameter is not of a floating type or not finite.
+        ConfigError: encoder or meta-parameters are empty, a parameter is not of a floating type or not finite, or the
+            learning rate of one of PT is 0.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class MetaPretraining:
         self._hypergradient_batch: Callable[[], Any] = getattr(batches, "hypergradient", batches.pretrain)
         self.settings = settings
         self._pretrainer = Pretrainer(step_problem or problem, batches, pretrained, settings.pretrain_optimizer)
+        self._pretrainer.check_moving()
         if processes_of(problem) != self._pretrainer.processes:
             raise ConfigError("one of problem and step_problem is shared by processes, and one is not; legal: both")
         self._spare_gradient: Pretrained | None = None

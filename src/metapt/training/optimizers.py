@@ -147,6 +147,15 @@ class Stepper:
                 "change its numbers in place, as in `with torch.no_grad(): value.clamp_(0, 1)`"
             )
 
+    def check_moving(self) -> None:
+        """Raise ConfigError if parameters have the learning rate 0 for good: hypergradients take all for trained."""
+        for group, names in zip(self.optimizer.param_groups, self._names, strict=True):
+            if self._schedule is None and not float(group["lr"]):
+                raise ConfigError(
+                    f"the learning rate of {', '.join(names)} is 0, and hypergradients would take them for trained; "
+                    "legal: a positive one, or, to freeze them, `requires_grad_(False)` before the problem is made"
+                )
+
     def step(self) -> None:
         """Take one step with the gradients of the parameters, free them, and set the next learning rates."""
         self.optimizer.step()

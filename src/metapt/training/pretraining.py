@@ -118,6 +118,10 @@ class Pretrainer:
         for name, value in self.pretrained.buffers.items():
             value.copy_(gradient.buffers[name])
 
+    def check_moving(self) -> None:
+        """Raise ConfigError as `Stepper.check_moving`."""
+        self._optimizer.check_moving()
+
     def weight_decay(self) -> list[float]:
         """Return the weight decay of each parameter of encoder and PT head, where it is a part of the gradient.
 

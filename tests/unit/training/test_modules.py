@@ -18,7 +18,7 @@ from torch.nn.utils.parametrizations import orthogonal
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 
 import metapt
-from metapt import Autocast, MetaPretraining
+from metapt import Autocast, MetaPretraining, OptimizerSpec
 from metapt.hypergrad import SGD, FittedHead, Params, Pretrained, Unroll
 from metapt.hypergrad.checks import check_problem
 from metapt.training.module_problem import encode_first
@@ -251,6 +251,12 @@ def test_parameters_that_are_frozen_or_unfrozen_later_are_refused(frozen: bool) 
     toy = problem(encoder)
     encoder[0].weight.requires_grad_(frozen)
     toys.pretrained(toy, 1)
+
+
+@refused("parameters frozen by an optimiser group", "encoder.0.weight", "requires_grad_(False)")
+def test_parameters_that_a_group_freezes_are_refused() -> None:
+    groups = {"encoder.0.weight": {"lr": 0.0}}
+    toys.loop(problem(), 1, pretrain_optimizer=OptimizerSpec("SGD", {"lr": 0.1}, groups))
 
 
 @right("weights loaded into the modules (`load_into`)")

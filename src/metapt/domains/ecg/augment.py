@@ -63,15 +63,18 @@ def draw(views: int, samples: int, given: EcgPretraining, generator: torch.Gener
 
 
 def crop_and_jitter(signals: Tensor, draws: Draws) -> Tensor:
-    """Set a part of each lead of signals [views, samples, leads] to zero and add white noise; no derivative."""
+    """Return k copies of n signals [n, samples, leads], a part of each lead 0, plus white noise; no derivative.
+
+    The `draws` are those of k * n views.
+    """
     with torch.no_grad():
-        samples = signals.shape[1]
+        samples, copies = signals.shape[1], len(draws.jitter) // len(signals)
         length = draws.crop_length * samples
         start = draws.crop_start * (samples - length)
         time = torch.arange(samples, device=signals.device, dtype=signals.dtype).view(1, -1, 1)
         kept = (time < start.unsqueeze(1)) | (time >= (start + length).unsqueeze(1))
-        scale = draws.jitter.view(-1, 1, 1) * signals.std(1, keepdim=True)
-        return torch.addcmul(signals * kept, draws.noise, scale)
+        scale = draws.jitter.view(-1, 1, 1) * signals.std(1, keepdim=True).repeat(copies, 1, 1)
+        return torch.addcmul(signals.repeat(copies, 1, 1) * kept, draws.noise, scale)
 
 
 def displacement(strength: Tensor, velocity: Tensor, smoothing: Smoothing) -> Tensor:
@@ -180,7 +183,7 @@ def views(policy: Policy, strength: Tensor, signals: Tensor, draws: Draws) -> Te
     """Return k views of each of n signals [n, samples, 12] at a strength [n] by crop, jitter and warp, [k * n, ...]."""
     copies = len(draws.velocity) // len(signals)
     field = policy.displacement(strength.repeat(copies), draws.velocity)
-    return warp(crop_and_jitter(signals.repeat(copies, 1, 1), draws), field)
+    return warp(crop_and_jitter(signals, draws), field)
 
 
 def _network(meta: Params, signals: Tensor) -> Tensor:
