@@ -35,7 +35,7 @@ def read(paths: Sequence[Path]) -> pd.DataFrame:
     for path in paths:
         try:
             with reading(path, "name the table.csv of a headroom"):
-                tables.append(check(pd.read_csv(path), str(path)))
+                tables.append(check(pd.read_csv(path, dtype=dict.fromkeys([*CELL, "setting"], str)), str(path)))
         except ValueError as error:
             why = str(error).strip()
             raise DataError(f"{path} is no table of runs ({why}); name the table.csv of a headroom.") from None

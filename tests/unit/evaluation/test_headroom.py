@@ -250,6 +250,9 @@ def test_tables_of_other_days_and_of_other_problems_are_joined(tmp_path: Path) -
     for path, part in zip(paths, (table, drawn), strict=True):
         part.to_csv(path, index=False)
     assert len(next(grids(read(paths))).settings) == 10, "five and five, with one reference"
+    numbers = table[table["setting"] != REFERENCE]
+    numbers.assign(setting=numbers["setting"].str.removeprefix("s")).to_csv(paths[1], index=False)
+    assert len(next(grids(read(paths))).settings) == 10, "one table has names that are numbers"
     drawn.assign(test=drawn["test"] + 1e-9).to_csv(paths[1], index=False)
     with pytest.raises(DataError, match=r"other results of the reference run .*: make both draws in one place"):
         read(paths)
