@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from metapt.hypergrad.distributed import local_of
 from metapt.hypergrad.nested import by_position, changed, cloned
 from metapt.hypergrad.params import Params, Pretrained, detached, leaves, norm
-from metapt.hypergrad.problem import LOOK_FOR, Checked, MetaProblem, name_of
-from metapt.hypergrad.trial import UNCHANGED, devices_of, tried
+from metapt.hypergrad.problem import LOOK_FOR, Checked, GaussNewtonProblem, MetaProblem, name_of
+from metapt.hypergrad.trial import OUTPUTS, UNCHANGED, devices_of, tried
 
 log = logging.getLogger(__name__)
 
@@ -154,6 +154,25 @@ def check_unchanged(
             problem.head_loss(leaves(copies.head), features.detach().requires_grad_(), copies.finetune_batch)
             _check_copies(name_of(problem, "head_loss"), given, copies)
     found[UNCHANGED] = None
+
+
+def check_outputs(problem: MetaProblem, pretrained: Pretrained, meta: Params, batch: Any) -> None:
+    """Raise ValueError if `pretrain_loss` is not `outputs_loss` of `pretrain_outputs`; look once per problem."""
+    found = tried(local_of(problem)).found
+    if OUTPUTS in found:
+        return
+    own = cast(GaussNewtonProblem, local_of(problem))
+    first, second = (pretrained._replace(buffers=cloned(pretrained.buffers)) for _ in range(2))
+    with torch.no_grad(), torch.random.fork_rng(devices=devices_of(pretrained)):
+        loss = own.outputs_loss(own.pretrain_outputs(first, meta, batch), meta, batch)
+        _check_equal(own.pretrain_loss(second, meta, batch), loss, _APART)
+    found[OUTPUTS] = None
+
+
+_APART = (
+    "pretrain_loss is not outputs_loss of pretrain_outputs, of which the Gauss-Newton matrix and the hypergradient are "
+    'made; legal: equal ones. For a loss with other terms, such as a penalty of weights, curvature="hessian"'
+)
 
 
 @torch.enable_grad()

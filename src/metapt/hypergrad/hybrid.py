@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import torch
 from torch import Tensor
 
-from metapt.hypergrad.checks import check_arguments, check_unchanged
+from metapt.hypergrad.checks import check_arguments, check_outputs, check_unchanged
 from metapt.hypergrad.curvature import gauss_newton, hessian
 from metapt.hypergrad.distributed import check_counts
 from metapt.hypergrad.finetune import FineTuning
@@ -148,7 +148,8 @@ def hypergradient(
         TypeError: an argument is of a wrong type (see `check_arguments`), or a function of the problem returns no
             tensor.
         ValueError: there are no meta-parameters; the curvature is unknown, or the problem does not offer it; the FT
-            minibatches do not suit the FT solver; a loss is no scalar; or a loss or features have no graph.
+            minibatches do not suit the FT solver; a loss is no scalar; a loss or features have no graph; or the PT loss
+            is not that of the outputs, of which the Gauss-Newton matrix is made.
         ConfigError: processes that share the problem have different numbers of FT minibatches in its first call.
         DataError: all labels of each task are equal in a part of the data of a `RidgeHead`.
         RuntimeError: a loss can't be differentiated twice (see `check_second_derivatives`), the PT gradient depends on
@@ -165,6 +166,8 @@ def hypergradient(
     uses_head_loss = getattr(finetuning, "uses_head_loss", True)
     arguments = pretrained, meta, head, pretrain_batch, validation_batch
     check_unchanged(users, *arguments, uses_head_loss)
+    if curvature == "gauss_newton":
+        check_outputs(users, pretrained, meta, pretrain_batch)
     tuned = finetuning(
         problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch
     )

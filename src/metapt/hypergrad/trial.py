@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _EXAMPLES = 16  # of a minibatch, to save time and memory
 
 UNCHANGED = "the arguments stay as they are"
+OUTPUTS = "the PT loss is that of the outputs"
 MIXED = "the product with the mixed derivative of the PT loss"
 HESSIAN = "the product with the Hessian of the PT loss"
 HEAD = "the product with the Hessian of the FT loss"

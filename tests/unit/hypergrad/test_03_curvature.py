@@ -107,7 +107,11 @@ class Whole:
 
 @pytest.mark.parametrize(
     ("problem", "curvature", "sentence"),
-    [(WithoutRidge(), "fisher", "legal: 'hessian', 'gauss_newton'"), (Whole(), "gauss_newton", "ModuleProblem")],
+    [
+        (WithoutRidge(), "fisher", "legal: 'hessian', 'gauss_newton'"),
+        (Whole(), "gauss_newton", "ModuleProblem"),
+        (Classifier(), "gauss_newton", "pretrain_loss is not outputs_loss of pretrain_outputs"),
+    ],
 )
 def test_a_curvature_that_is_not_there_is_refused_in_words(problem: Any, curvature: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
