@@ -40,11 +40,11 @@ def twice(output: Tensor, inputs: Iterable[Tensor], what: str) -> Iterator[None]
         yield
 
 
-def leaves_of(output: Tensor) -> list[Tensor]:
-    """Return the leaves that require a gradient and that the graph of a tensor reaches."""
-    if output.grad_fn is None:
-        return [output] * output.requires_grad
-    return [node.variable for node in _reached(output.grad_fn) if hasattr(node, "variable")]
+def leaves_of(output: Tensor, given: Iterable[Tensor]) -> list[Tensor]:
+    """Return the leaves that require a gradient and that the graph of a tensor reaches, not only by those `given`."""
+    ends = {get_gradient_edge(value).node for value in given if value.requires_grad}
+    reached = _reached(get_gradient_edge(output).node, ends) if output.requires_grad else []
+    return [node.variable for node in reached if hasattr(node, "variable")]
 
 
 def _reached(start: Node | None, ends: Set[Node] = frozenset()) -> list[Any]:

@@ -95,6 +95,7 @@ class ModuleProblem:
         self._encoder = self._start.encoder | fixed
         self._places = {name: f"encoder.{name}" if name in in_encoder else name for name in self._start.buffers}
         self._called: set[str] = set()
+        self._outside: dict[str, list[Tensor]] = {}  # leaves of the first graph of a function that it was not given
         self._assigned: set[str] | None = None  # buffers that a call assigns anew; None before the first call
         self._check_modules()
 
@@ -172,8 +173,7 @@ class ModuleProblem:
             devices = sorted({value.device.index for value in values.values() if value.is_cuda})
             with suppress(Exception), seeded(0, devices), _with_graph():  # what differentiates itself fails there
                 graph = call()
-        if graph is not None:
-            self._check_graph(function, graph, [*values.values(), *listed(arguments)])
+        if graph is not None and not self._check_graph(function, graph, [*values.values(), *listed(arguments)]):
             self._called.add(function)
         return result
 
@@ -197,30 +197,35 @@ class ModuleProblem:
                         "F.linear(x, mask * weight); a gradient that needs clipping, into a smaller learning rate"
                     )
 
-    def _check_graph(self, function: str, result: Tensor, given: list[Tensor]) -> None:
-        """Raise ValueError if a graph ends in a parameter of the modules, or warn if of another, that was not given."""
+    def _check_graph(self, function: str, result: Tensor, given: list[Tensor]) -> bool:
+        """Raise ValueError if a graph ends in a parameter of the modules, or warn if in another, that was not given.
+
+        Return whether the next graph is to be looked at: a leaf that is in both was not made inside of the call.
+        """
         parts = zip(("encoder", "PT head", "FT head"), self.modules, strict=True)
         names = {
             id(value): f"{name!r} of the {part}" for part, module in parts for name, value in module.named_parameters()
         }
-        for leaf in leaves_of(result):
-            if any(leaf is value for value in given):
-                continue
+        before, outside = self._outside.pop(function, None), leaves_of(result, given)
+        for leaf in outside:
             if id(leaf) in names:
                 raise ValueError(
                     f"{function} depends on {names[id(leaf)]} itself, which was taken outside of the call, as in "
                     "list(encoder.parameters()) before it, and is not trained: take it inside, from the argument, as "
                     "in sum(p.square().sum() for p in encoder.parameters())"
                 )
-            if isinstance(leaf, nn.Parameter):
+            if isinstance(leaf, nn.Parameter) or any(leaf is each for each in before or ()):
                 log.warning(
                     "%s depends on a parameter, of the shape %s, that is in none of the three modules and is not "
-                    "trained: put its module into the PT head or the encoder, or call requires_grad_(False) if it is "
-                    "meant to stay",
+                    "trained: put it into the PT head or the encoder, or call requires_grad_(False) if it is meant to "
+                    "stay. Hyperparameters have to be those that pretrain_loss is given",
                     function,
                     list(leaf.shape),
                 )
-                return
+                return False
+        if before is None and outside:
+            self._outside[function] = outside
+        return function in self._outside
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

@@ -280,6 +280,13 @@ def test_a_module_that_is_forgotten_is_told() -> None:
     toys.gradient(toys.problem(pretrain_loss=forgetful))
 
 
+@pytest.mark.parametrize("function", toys.FUNCTIONS)
+@warned("a tensor with `requires_grad=True` that none of the functions is given", "depends on a parameter", "[2]")
+def test_a_tensor_that_is_forgotten_is_told(function: str) -> None:
+    prototypes, whole = torch.zeros(2, dtype=DTYPE, requires_grad=True), toys.FUNCTIONS[function]
+    toys.loop(toys.problem(**{function: lambda *given: whole(*given) * prototypes.exp().sum()})).run()
+
+
 def test_features_that_are_derivatives_and_tensors_that_are_parameters() -> None:
     def forces(encoder: Any, batch: Any) -> Tensor:
         with torch.enable_grad():
