@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -121,15 +122,16 @@ class ModuleProblem:
         given = buffers | copies
         values |= given
         self._pretraining.train()
-        before = _attributes(self._pretraining) if self._assigned is None else {}
+        before = self._remembered() if self._assigned is None else {}
         seed = batch.seed if isinstance(batch, Seeded) else None
         batch = batch.batch if isinstance(batch, Seeded) else batch
         with nullcontext() if seed is None else seeded(seed, devices_of(pretrained)):
             loss = self._call("pretrain_loss", self._pretraining, values, meta, batch)
-        if self._assigned is None and (kept := before.items() ^ _attributes(self._pretraining).items()):
+        if self._assigned is None and (kept := before.items() ^ self._remembered().items()):
             log.warning(
                 "pretrain_loss changes %s: each call does, more often than PT has steps, and a further run begins with "
-                "what this one leaves. Keep it in a buffer that has a value from the start",
+                "what this one leaves. Keep it in a buffer of encoder or PT head that has a value from the start; a "
+                "frozen module of these, such as a teacher, has buffers only",
                 min(name for name, _ in kept),
             )
         assigned = {place for place, value in given.items() if values[place] is not value}
@@ -176,6 +178,10 @@ class ModuleProblem:
         if graph is not None and not self._check_graph(function, graph, [*values.values(), *listed(arguments)]):
             self._called.add(function)
         return result
+
+    def _remembered(self) -> dict[str, Any]:
+        """Return what `pretrain_loss` could change and no `Pretrained` has, in the modules and around the function."""
+        return _attributes(self._pretraining) | _around(self._functions["pretrain_loss"])
 
     def _check_modules(self) -> None:
         """Raise ValueError if parameters were frozen or unfrozen, one has a hook, or parametrisations are cached."""
@@ -235,6 +241,22 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
         kept = {key: value for key, value in vars(part).items() if isinstance(value, int | float | str | None)}
         kept |= {key: value is None for key, value in part._buffers.items()}
         found |= {f"{name}.{key}": value for key, value in kept.items() if key != "training"}
+    return found
+
+
+def _around(function: Any) -> dict[str, str]:
+    """Return the state of tensors, also of modules, that a function uses by a closure, or a method of its object."""
+    owner = getattr(function, "__self__", None)
+    used = {"self": owner} | getattr(owner, "__dict__", {})
+    with suppress(TypeError, ValueError):  # of what is no function of Python, or of a variable without a value yet
+        closure = inspect.getclosurevars(inspect.unwrap(function))
+        used |= {**closure.globals, **closure.nonlocals}
+    found: dict[str, str] = {}
+    for name, value in used.items():
+        inside = [*value.named_parameters(name), *value.named_buffers(name)] if isinstance(value, nn.Module) else []
+        for place, each in (*inside, (name, value)):
+            if isinstance(each, Tensor) and each.layout is torch.strided and not each.is_inference():
+                found[place] = f"{each._version} {each.detach().flatten()[:1000].sum().item()}"
     return found
 
 

@@ -364,6 +364,28 @@ def test_a_module_that_remembers_is_told() -> None:
     toys.pretrained(problem(nn.Sequential(Shift(), toys.body())), 1)
 
 
+def follow(teacher: Any, encoder: Any, *given: Any) -> Tensor:
+    for own, value in zip(teacher.parameters(), encoder.parameters(), strict=True):
+        own.data.lerp_(value.detach(), 0.1)
+    return toys.pretrain_loss(encoder, *given) + (encoder(X) - teacher(X)).square().mean()
+
+
+class Student:
+    def __init__(self, teacher: nn.Module) -> None:
+        self.teacher = teacher
+
+    def loss(self, *given: Any) -> Tensor:
+        return follow(self.teacher, *given)
+
+
+@pytest.mark.parametrize("way", ["method", "closure"])
+@warned("a module or a tensor around `pretrain_loss` that it changes", "teacher.0.", "buffer", "more often")
+def test_a_teacher_outside_of_the_modules_is_told(way: str) -> None:
+    teacher = toys.body().requires_grad_(False)
+    loss = Student(teacher).loss if way == "method" else lambda *given: follow(teacher, *given)
+    toys.pretrained(problem(toys.body(30), pretrain_loss=loss), 1)
+
+
 @right("the modules after PT and hypergradients: they have their own tensors, as before")
 def test_the_modules_stay_as_they_are() -> Any:
     encoder = nn.Sequential(linear(10), norm())
