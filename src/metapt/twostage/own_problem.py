@@ -86,8 +86,8 @@ def headroom(
         The runs and the headroom.
 
     Raises:
-        ConfigError: there are fewer than two settings or seeds, a seed stands twice, or a hyperparameter is named like
-            a column of the table.
+        ConfigError: there are fewer than two settings or seeds, a seed stands twice, a hyperparameter is named like a
+            column of the table, or `batches` returns one object twice.
         TrainingError: the PT of a setting diverges.
     """
     chosen = list(range(seeds) if isinstance(seeds, int) else seeds)
@@ -100,10 +100,15 @@ def headroom(
         tried[f"headroom-{seed}-{number:02d}"] = draw(generator("headroom", seed, number))
     for taken in {hyperparameter for meta in tried.values() for hyperparameter in _numbers(meta)} & set(RUN):
         raise ConfigError(f"a hyperparameter is named {taken!r}, like a column of the table; give it another name.")
-    rows = []
+    rows: list[dict[str, Any]] = []
+    first: dict[int, Batches] = {}  # of each seed
     for setting, meta in tried.items():
         for own in chosen:
-            trainer = Pretrainer(problem, batches(own), pretrained(own), optimizer)
+            minibatches = batches(own)
+            if any(minibatches is each for each in first.values()):
+                raise ConfigError("batches returns one object twice, which goes on where it was; legal: new ones.")
+            first.setdefault(own, minibatches)
+            trainer = Pretrainer(problem, minibatches, pretrained(own), optimizer)
             try:
                 trainer.run(meta, steps, f"{setting}, PT seed {own}")
             except TrainingError as error:

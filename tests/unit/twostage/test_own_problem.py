@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +62,16 @@ def draw(random: torch.Generator) -> Params:
     return {"target": torch.randn((), generator=random)}
 
 
-def measure(part: str = "follows", *, draw: Any = draw, evaluate: Any = None, **changes: Any) -> Any:
+def measure(
+    part: str = "follows", *, batches: Any = Numbers, draw: Any = draw, evaluate: Any = None, **changes: Any
+) -> Any:
     given: dict[str, Any] = {"steps": 60, "optimizer": OptimizerSpec("SGD", {"lr": 0.5}), "settings": 9, "seeds": 3}
     given |= {"reference": {"target": torch.tensor(0.25)}}
 
     def encoded(pretrained: Pretrained, seed: int) -> float:
         return float(pretrained.encoder[part])
 
-    return metapt.headroom(Pulled(), Numbers, start, draw, evaluate or encoded, **(given | changes))
+    return metapt.headroom(Pulled(), batches, start, draw, evaluate or encoded, **(given | changes))
 
 
 @pytest.mark.slow
@@ -118,6 +121,7 @@ LIKE_A_COLUMN = "a hyperparameter is named '{}', like a column of the table"
     [
         ({"seeds": 1}, ConfigError, "a headroom of 9 settings with 1 PT seeds; legal: 2 or more of each"),
         ({"seeds": [0, 1, 1]}, ConfigError, r"the PT seeds \[0, 1, 1\] have one twice; legal: different seeds"),
+        ({"batches": cache(Numbers)}, ConfigError, "one object twice"),
         ({"draw": lambda random: {"test": torch.zeros(())}}, ConfigError, LIKE_A_COLUMN.format("test")),
         ({"draw": lambda random: {"problem": torch.zeros(())}}, ConfigError, LIKE_A_COLUMN.format("problem")),
         (
