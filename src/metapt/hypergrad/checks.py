@@ -30,7 +30,8 @@ def check_arguments(problem: MetaProblem, pretrained: Pretrained, meta: Params, 
     """Check the types of the arguments and the methods of the problem.
 
     Raises:
-        TypeError: the problem is a class or lacks a method, or an argument does not consist of dictionaries of tensors.
+        TypeError: the problem is a class or lacks a method, an argument does not consist of dictionaries of tensors, or
+            a tensor that is trained is complex.
         ValueError: a tensor has a gradient hook.
     """
     if isinstance(problem, type):
@@ -44,6 +45,9 @@ def check_arguments(problem: MetaProblem, pretrained: Pretrained, meta: Params, 
     check_pretrained(pretrained)
     for what, params in {"set of meta-parameters": meta, "FT head": head}.items():
         check_params(what, params)
+    for name, value in (*pretrained.encoder.items(), *pretrained.head.items(), *meta.items(), *head.items()):
+        if value.is_complex():  # of whose Hessian products with real columns are a part only
+            raise TypeError(f"{name!r} is complex; legal: real parameters, as torch.view_as_real makes them")
 
 
 def check_pretrained(pretrained: Pretrained) -> None:

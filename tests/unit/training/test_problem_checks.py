@@ -158,6 +158,8 @@ KINDS: list[tuple[dict[str, Any], str]] = [
     ({"meta": torch.ones(3)}, "the set of meta-parameters is a Tensor; legal: a dictionary"),
     ({"meta": {"share": 0.5}}, "'share' of the set of meta-parameters is of type float; legal: a tensor"),
     ({"head": None}, "the FT head is a NoneType"),
+    ({"meta": {"w": torch.ones(3, dtype=torch.complex64)}}, "'w' is complex; legal: real parameters"),
+    ({"head": {"w": torch.ones(3, dtype=torch.complex64)}}, "'w' is complex; legal: real parameters"),
 ]
 PT = Classifier().pretrained
 VALUES: list[tuple[dict[str, Any], str]] = [
