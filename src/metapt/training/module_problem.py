@@ -99,6 +99,8 @@ class ModuleProblem:
         self._outside: dict[str, list[Tensor]] = {}  # leaves of the first graph of a function that it was not given
         self._assigned: set[str] | None = None  # buffers that a call assigns anew; None before the first call
         self._check_modules()
+        for what, module in {"encoder": encoder, "PT head": head}.items():
+            _warn_of_modes(what, module)
 
     @property
     def pretrained(self) -> Pretrained:
@@ -279,6 +281,24 @@ def _check_tensors(what: str, given: Params, expected: Params) -> None:
                 f"{name!r} of the {what} given has the shape {list(value.shape)}; legal: {list(expected[name].shape)}, "
                 "as in the modules"
             )
+
+
+def _warn_of_modes(what: str, module: nn.Module) -> None:
+    """Warn of a part in evaluation mode, in a module in training mode, that PT would put into training mode."""
+    modes = [(part, part.training) for part in module.modules()]
+    whole = module.training
+    module.train()
+    switched = [
+        name for (name, part), (_, mode) in zip(module.named_modules(), modes, strict=True) if part.training > mode
+    ]
+    _set(modes)
+    if whole and switched:
+        log.warning(
+            "%r of the %s is in evaluation mode, and PT puts it into training mode, as train() does: to leave it so, "
+            "call its eval() at the start of pretrain_loss",
+            switched[0],
+            what,
+        )
 
 
 def _check_finetune_head(module: nn.Module, others: dict[str, nn.Module]) -> None:

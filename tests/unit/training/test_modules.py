@@ -364,6 +364,24 @@ def test_a_module_that_remembers_is_told() -> None:
     toys.pretrained(problem(nn.Sequential(Shift(), toys.body())), 1)
 
 
+@warned("a part of encoder or PT head in evaluation mode", "'1' of the encoder", "eval()", "pretrain_loss")
+def test_a_part_in_evaluation_mode_is_told() -> None:
+    encoder = nn.Sequential(linear(10), norm())
+    encoder[1].eval()
+    problem(encoder)
+    assert [part.training for part in encoder.modules()] == [True, True, False]
+
+
+@right("a part of encoder or PT head whose `eval()` is called at the start of `pretrain_loss`")
+def test_a_part_may_stay_in_evaluation_mode() -> Any:
+    def loss(encoder: Any, *given: Any) -> Tensor:
+        encoder[1].eval()
+        return toys.pretrain_loss(encoder, *given)
+
+    encoder = nn.Sequential(linear(10), norm())
+    return toys.pretrained(problem(encoder, pretrain_loss=loss)).vector(), by_hand(encoder, loss=loss)
+
+
 def follow(teacher: Any, encoder: Any, *given: Any) -> Tensor:
     for own, value in zip(teacher.parameters(), encoder.parameters(), strict=True):
         own.data.lerp_(value.detach(), 0.1)
