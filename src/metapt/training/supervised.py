@@ -60,6 +60,7 @@ def finetune_head(
         ConfigError: there is no minibatch, the head has no parameters, `l2` is not above 0, or processes that share
             the problem have different numbers of minibatches.
         TrainingError: the loss is not finite, or the fit does not reach a minimum.
+        ValueError: `encode` or `head_loss` changes a minibatch or features in place.
     """
     batches = list(batches)
     check_counts(problem, {"FT training minibatches": len(batches)})

@@ -399,6 +399,19 @@ def test_weights_of_torchs_losses_and_names_that_are_numbers(meta: Any, error: A
 # Data and tensors that are the user's: what changes them in place is refused, and they stay
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"finetune_head": nn.Sequential(nn.LeakyReLU(0.2, inplace=True), toys.linear(22, 3, 1))},
+        {"encode": lambda encoder, batch: encoder(batch[0].mul_(0.5))},
+    ],
+)
+@refused("a first layer of the FT head with `inplace=True`", "in place", "inplace=False")
+def test_a_head_is_not_fitted_to_what_each_step_changes(changes: dict[str, Any]) -> None:
+    toy = problem(**changes)
+    metapt.finetune_head(toy, toy.pretrained, toy.head, [(X.clone(), Y)])
+
+
 CLIPS = "a loss or an encoder that changes its minibatch in place"
 CLIPPING = {name: refused(CLIPS, "in place", name) for name in toys.FUNCTIONS}
 
