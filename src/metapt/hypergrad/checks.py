@@ -165,7 +165,8 @@ def check_outputs(problem: MetaProblem, pretrained: Pretrained, meta: Params, ba
     found = tried(local_of(problem)).found
     if OUTPUTS in found:
         return
-    own = cast(GaussNewtonProblem, local_of(problem))
+    local = local_of(problem)  # or that of Autocast, which rounds one of the two
+    own = cast(GaussNewtonProblem, local._problem if isinstance(local, Checked) else local)
     first, second = (pretrained._replace(buffers=cloned(pretrained.buffers)) for _ in range(2))
     with torch.no_grad(), torch.random.fork_rng(devices=devices_of(pretrained)):
         loss = own.outputs_loss(own.pretrain_outputs(first, meta, batch), meta, batch)

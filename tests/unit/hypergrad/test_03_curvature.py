@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.hypergrad import ConjugateGradient, Status
+from metapt import Autocast
+from metapt.hypergrad import ConjugateGradient, Identity, Status, Unroll, hypergradient
 from metapt.hypergrad.curvature import gauss_newton, hessian
 from metapt.hypergrad.params import Pretrained, vjp_graph
 
 from .problems import DTYPE, Batch, Classifier, WithoutRidge, called, classification, flat_vector, rebuilt
 
 BATCH, VALIDATION = classification(100, 12), classification(102, 8)
+FIXED: dict[str, Any] = {"inverse": Identity(), "finetuning": Unroll(0), "train_batches": []}
 
 
 def matrices(problem: Classifier) -> tuple[Tensor, Tensor]:
@@ -94,6 +96,19 @@ def test_the_hypergradient_may_use_gauss_newton_where_the_hessian_is_indefinite(
     mixed = torch.func.jacrev(slope)(problem.meta["weights"])
     torch.testing.assert_close(result.gradient["weights"], -solved @ mixed, rtol=1e-7, atol=1e-10)
     assert not result.gradient["ridge"].any()
+
+
+def test_gauss_newton_under_autocast_is_not_refused() -> None:
+    def single(values: Any) -> Any:
+        return {name: 3 * value.float() for name, value in values.items()}
+
+    problem, batch = WithoutRidge(), BATCH._replace(inputs=BATCH.inputs.float())
+    problem.pretrained = Pretrained(*map(single, problem.pretrained))
+    problem.meta, problem.head = single(problem.meta), single(problem.head)
+    given = {"pretrain_batch": batch, "validation_batch": batch, "curvature": "gauss_newton"}
+    rounded = hypergradient(Autocast(problem, "cpu"), problem.pretrained, problem.meta, problem.head, **given, **FIXED)
+    whole = hypergradient(problem, problem.pretrained, problem.meta, problem.head, **given, **FIXED)
+    torch.testing.assert_close(rounded.gradient, whole.gradient, rtol=0.1, atol=1e-3)
 
 
 class Whole:
