@@ -257,8 +257,9 @@ def _around(function: Any) -> dict[str, str]:
     for name, value in used.items():
         inside = [*value.named_parameters(name), *value.named_buffers(name)] if isinstance(value, nn.Module) else []
         for place, each in (*inside, (name, value)):
-            if isinstance(each, Tensor) and each.layout is torch.strided and not each.is_inference():
-                found[place] = f"{each._version} {each.detach().flatten()[:1000].sum().item()}"
+            if isinstance(each, Tensor):
+                with suppress(Exception):  # of what has no such list or version: lazy, sparse, nested, of inference
+                    found[place] = f"{each._version} {each.detach().flatten()[:1000].tolist()}"
     return found
 
 
