@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+
+log = logging.getLogger(__name__)
 
 HEAD = "head."
 """Prefix of the names of the PT head's buffers, which are in one dictionary with those of the encoder."""
@@ -111,3 +116,59 @@ def check_alike(target: dict[str, Tensor], values: dict[str, Tensor], what: str)
         if target[name].shape != value.shape:
             shapes = f"{list(target[name].shape)} in the modules and {list(value.shape)} here"
             raise ValueError(f"{name!r} of the {what} has the shape {shapes}; give modules of one kind")
+
+
+def remembered(module: nn.Module, function: Any) -> dict[str, Any]:
+    """Return what a function could change that no `Pretrained` has.
+
+    It is what modules keep beside their tensors (numbers, texts, and whether a buffer has no value yet), and the state
+    of tensors around the function.
+    """
+    found: dict[str, Any] = {}
+    for name, part in module.named_modules():
+        kept = {key: value for key, value in vars(part).items() if isinstance(value, int | float | str | None)}
+        kept |= {key: value is None for key, value in part._buffers.items()}
+        found |= {f"{name}.{key}": value for key, value in kept.items() if key != "training"}
+    return found | _around(function)
+
+
+def _around(function: Any) -> dict[str, str]:
+    """Return the state of tensors, also of modules, that a function uses by a closure, or a method of its object."""
+    owner = getattr(function, "__self__", function)  # the function itself may be an object or a module
+    used = {"self": owner} | getattr(owner, "__dict__", {}) | dict(getattr(function, "keywords", {}))
+    used |= {f"argument {place}": value for place, value in enumerate(getattr(function, "args", ()))}  # of a `partial`
+    with suppress(TypeError, ValueError):  # of what is no function of Python, or of a variable without a value yet
+        closure = inspect.getclosurevars(inspect.unwrap(function))
+        used |= {**closure.globals, **closure.nonlocals}
+    found: dict[str, str] = {}
+    for name, value in used.items():
+        inside = [*value.named_parameters(name), *value.named_buffers(name)] if isinstance(value, nn.Module) else []
+        for place, each in (*inside, (name, value)):
+            if isinstance(each, Tensor):
+                with suppress(Exception):  # of what has no such list or version: lazy, sparse, nested, of inference
+                    found[place] = f"{each._version} {each.detach().flatten()[:1000].tolist()}"
+    return found
+
+
+def warn_of_modes(what: str, module: nn.Module) -> None:
+    """Warn of a part in evaluation mode, in a module in training mode, that PT would put into training mode."""
+    modes = [(part, part.training) for part in module.modules()]
+    whole = module.training
+    module.train()
+    switched = [
+        name for (name, part), (_, mode) in zip(module.named_modules(), modes, strict=True) if part.training > mode
+    ]
+    set_modes(modes)
+    if whole and switched:
+        log.warning(
+            "%r of the %s is in evaluation mode, and PT puts it into training mode, as train() does: to leave it so, "
+            "call its eval() at the start of pretrain_loss",
+            switched[0],
+            what,
+        )
+
+
+def set_modes(modes: Iterable[tuple[nn.Module, bool]]) -> None:
+    """Put each module alone into training mode or out of it."""
+    for part, training in modes:
+        part.training = training

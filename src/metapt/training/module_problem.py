@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -15,7 +14,7 @@ from torch.nn.utils import parametrize
 from torch.utils import checkpoint
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained
-from metapt.hypergrad.modules import HEAD, Calling, check_module, own
+from metapt.hypergrad.modules import HEAD, Calling, check_module, own, remembered, set_modes, warn_of_modes
 from metapt.hypergrad.nested import listed
 from metapt.hypergrad.problem import Checked
 from metapt.hypergrad.trial import devices_of, is_tested
@@ -100,7 +99,7 @@ class ModuleProblem:
         self._assigned: set[str] | None = None  # buffers that a call assigns anew; None before the first call
         self._check_modules()
         for what, module in {"encoder": encoder, "PT head": head}.items():
-            _warn_of_modes(what, module)
+            warn_of_modes(what, module)
 
     @property
     def pretrained(self) -> Pretrained:
@@ -124,12 +123,14 @@ class ModuleProblem:
         given = buffers | copies
         values |= given
         self._pretraining.train()
-        before = self._remembered() if self._assigned is None else {}
+        before = remembered(self._pretraining, self._functions["pretrain_loss"]) if self._assigned is None else {}
         seed = batch.seed if isinstance(batch, Seeded) else None
         batch = batch.batch if isinstance(batch, Seeded) else batch
         with nullcontext() if seed is None else seeded(seed, devices_of(pretrained)):
             loss = self._call("pretrain_loss", self._pretraining, values, meta, batch)
-        if self._assigned is None and (kept := before.items() ^ self._remembered().items()):
+        if self._assigned is None and (
+            kept := before.items() ^ remembered(self._pretraining, self._functions["pretrain_loss"]).items()
+        ):
             log.warning(
                 "pretrain_loss changes %s: each call does, more often than PT has steps, and a further run begins with "
                 "what this one leaves. Keep it in a buffer of encoder or PT head that has a value from the start; a "
@@ -180,10 +181,6 @@ class ModuleProblem:
         if graph is not None and not self._check_graph(function, graph, [*values.values(), *listed(arguments)]):
             self._called.add(function)
         return result
-
-    def _remembered(self) -> dict[str, Any]:
-        """Return what `pretrain_loss` could change and no `Pretrained` has, in the modules and around the function."""
-        return _attributes(self._pretraining) | _around(self._functions["pretrain_loss"])
 
     def _check_modules(self) -> None:
         """Raise ValueError if parameters were frozen or unfrozen, one has a hook, or parametrisations are cached."""
@@ -236,33 +233,6 @@ class ModuleProblem:
         return function in self._outside
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Return what modules keep beside their tensors: numbers, texts, and whether a buffer has no value yet."""
-    found: dict[str, Any] = {}
-    for name, part in module.named_modules():
-        kept = {key: value for key, value in vars(part).items() if isinstance(value, int | float | str | None)}
-        kept |= {key: value is None for key, value in part._buffers.items()}
-        found |= {f"{name}.{key}": value for key, value in kept.items() if key != "training"}
-    return found
-
-
-def _around(function: Any) -> dict[str, str]:
-    """Return the state of tensors, also of modules, that a function uses by a closure, or a method of its object."""
-    owner = getattr(function, "__self__", None)
-    used = {"self": owner} | getattr(owner, "__dict__", {})
-    with suppress(TypeError, ValueError):  # of what is no function of Python, or of a variable without a value yet
-        closure = inspect.getclosurevars(inspect.unwrap(function))
-        used |= {**closure.globals, **closure.nonlocals}
-    found: dict[str, str] = {}
-    for name, value in used.items():
-        inside = [*value.named_parameters(name), *value.named_buffers(name)] if isinstance(value, nn.Module) else []
-        for place, each in (*inside, (name, value)):
-            if isinstance(each, Tensor):
-                with suppress(Exception):  # of what has no such list or version: lazy, sparse, nested, of inference
-                    found[place] = f"{each._version} {each.detach().flatten()[:1000].tolist()}"
-    return found
-
-
 @contextmanager
 def _with_graph() -> Iterator[None]:
     """Give results a graph that keeps no tensors, and only shows what a result depends on."""
@@ -282,24 +252,6 @@ def _check_tensors(what: str, given: Params, expected: Params) -> None:
                 f"{name!r} of the {what} given has the shape {list(value.shape)}; legal: {list(expected[name].shape)}, "
                 "as in the modules"
             )
-
-
-def _warn_of_modes(what: str, module: nn.Module) -> None:
-    """Warn of a part in evaluation mode, in a module in training mode, that PT would put into training mode."""
-    modes = [(part, part.training) for part in module.modules()]
-    whole = module.training
-    module.train()
-    switched = [
-        name for (name, part), (_, mode) in zip(module.named_modules(), modes, strict=True) if part.training > mode
-    ]
-    _set(modes)
-    if whole and switched:
-        log.warning(
-            "%r of the %s is in evaluation mode, and PT puts it into training mode, as train() does: to leave it so, "
-            "call its eval() at the start of pretrain_loss",
-            switched[0],
-            what,
-        )
 
 
 def _check_finetune_head(module: nn.Module, others: dict[str, nn.Module]) -> None:
@@ -351,13 +303,13 @@ def recomputed_with(module: nn.Module, values: Params) -> Iterator[None]:
 
         def again(*arguments: Any, **named: Any) -> Any:
             now = [(part, part.training) for part in module.modules()]
-            _set(modes)
+            set_modes(modes)
             tensors = values | {name: value.clone() for name, value in before.items()}
             try:
                 with recomputed_with(module, tensors):
                     return functional_call(module, tensors, (lambda *_: function(*arguments, **named),))
             finally:
-                _set(now)
+                set_modes(now)
 
         return plain(again, *arguments, **named)
 
@@ -380,11 +332,6 @@ class _Reentrant:
             "it; legal: checkpoint(..., use_reentrant=False). Of a model of transformers: "
             'gradient_checkpointing_enable({"use_reentrant": False})'
         )
-
-
-def _set(modes: list[tuple[nn.Module, bool]]) -> None:
-    for part, training in modes:
-        part.training = training
 
 
 class Autocast(Checked):
