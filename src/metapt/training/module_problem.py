@@ -64,7 +64,7 @@ class ModuleProblem:
 
     Raises:
         TypeError: an argument is no module.
-        ValueError: as `Pretrained.from_modules`; the FT head shares a parameter with the encoder or the PT head, or
+        ValueError: as `Pretrained.from_modules`; the FT head shares a tensor with the encoder or the PT head, or
             keeps statistics; a parameter has a gradient hook; or a module is wrapped for several processes. The methods
             raise it, too, if parameters were frozen, unfrozen or given a hook since, for other names or shapes than
             those of `pretrained` and `head`, and for a result that depends on a parameter of the modules themselves.
@@ -258,12 +258,12 @@ def _check_finetune_head(module: nn.Module, others: dict[str, nn.Module]) -> Non
     """Check that an FT head has its own parameters and keeps no statistics (see the errors of `ModuleProblem`)."""
     check_module("FT head", module)
     for what, other in others.items():
-        theirs = {id(value) for value in other.parameters()}
-        for name, value in module.named_parameters():
+        theirs = {id(value) for value in (*other.parameters(), *other.buffers())}
+        for name, value in (*module.named_parameters(), *module.named_buffers()):
             if id(value) in theirs:
                 raise ValueError(
-                    f"the FT head shares {name!r} with the {what}; legal: parameters of its own, since FT trains the "
-                    "head while PT trains encoder and PT head. To start from the same values: copy.deepcopy(module)"
+                    f"the FT head shares {name!r} with the {what}; legal: tensors of its own, since FT trains the "
+                    "head while PT changes encoder and PT head. To start from the same values: copy.deepcopy(module)"
                 )
     for name, part in module.named_modules():
         if getattr(part, "running_mean", None) is not None:

@@ -509,10 +509,14 @@ NAMED.head = norm()
 HELD.add_module("head", linear(12))
 VIEW = linear(20, 3, 1)
 VIEW.weight.data = SHARED.weight.data
+BODY, HEAD = toys.body(), linear(20, 3, 1)
+for each in (BODY, HEAD):
+    each.register_buffer("mean", META["w"])
 
 
 UNSUPPORTED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"head": nn.Sequential(SHARED), "finetune_head": SHARED}, ValueError, "the FT head shares 'weight' with the PT"),
+    ({"encoder": BODY, "finetune_head": HEAD}, ValueError, "the FT head shares 'mean' with the encoder"),
     ({"encoder": nn.Sequential(SHARED), "head": SHARED}, ValueError, "they have one in common"),
     ({"encoder": nn.LazyLinear(4)}, ValueError, "'weight' of the encoder has no values yet"),
     ({"finetune_head": nn.Sequential(norm())}, ValueError, "keeps running statistics"),
