@@ -230,6 +230,15 @@ def test_an_arm_says_only_what_differs() -> None:
     assert gradient == k5 | {"inverse": gradient["inverse"]}
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"), [("{step_size: 0.1}", 0.1), ("{kind: conjugate_gradient, max_steps: 3}", None), ("{}", None)]
+)
+def test_a_default_arm_follows_a_section_of_the_arm_that_it_extends(given: str, kept: float | None) -> None:
+    for domain in ("ecg", "ppi"):
+        arms = getattr(read(f"{domain}: {{arms: {{meta: {{inverse: {given}}}}}}}"), domain).arms
+        assert plain(arms["meta-identity"].inverse) == {"kind": "neumann", "terms": 0, "step_size": kept}
+
+
 def test_the_settings_of_an_optimiser_are_not_joined() -> None:
     text = "ecg: {arms: {one: {extends: meta-stable, meta_optimizer: SGD, meta_settings: {momentum: 0.5}}, "
     text += "two: {extends: one, meta_settings: {}}, same: {extends: one, meta_optimizer: SGD}, "

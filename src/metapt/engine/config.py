@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, create_model, model
 
 from metapt.engine.config_files import Places, merge, read
 from metapt.engine.domain import DOMAINS, domain
-from metapt.engine.schema import Json, dereferenced, did_you_mean, sections, sentences
+from metapt.engine.schema import TAGS, Json, dereferenced, did_you_mean, sections, sentences
 from metapt.errors import ConfigError
 from metapt.sections import NAME, OWN_KEYS, DomainSection, ExperimentSection, Section
 
@@ -202,15 +202,22 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
                 )
                 raise _Illegal(f"{key}.method", f"{wrong}the same one, or an arm that extends none.")
         elif base is not None and base.get("extends"):
-            parent = defaults[base["extends"]]
-            own = {key: each for key, each in base.items() if key in OWN_KEYS or each != parent.get(key)}
-            base = merge(inherited(base["extends"], (*chain, name)), own)
+            base = merge(inherited(base["extends"], (*chain, name)), _own(base, defaults[base["extends"]], OWN_KEYS))
         resolved[name] = merge(base, {} if arm is False else arm)
         return resolved[name]
 
     for name in names:
         resolve(name, ())
     return {name: resolved[name] for name in names if arms.get(name) is not False}
+
+
+def _own(section: Json, parent: Json, kept: Sequence[str] = TAGS) -> Json:
+    """Return the keys that a section has in other values than its parent, those within sections, and the `kept`."""
+    return {
+        key: value if key in kept or not isinstance(value, dict) else _own(value, parent.get(key) or {})
+        for key, value in section.items()
+        if key in kept or value != parent.get(key)
+    }
 
 
 def _place(key: str, places: Places) -> str:
