@@ -104,6 +104,11 @@ def pairs(arms: Mapping[str, ComparedArm], papers: Collection[tuple[str, str]] =
     return [Pair(*pair, pair in first) for pair in dict.fromkeys([*first, *found])]
 
 
+def label_of(name: str, arm: ComparedArm | None) -> str:
+    """Return what an arm of a name is called in tables and figures."""
+    return arm.label if arm is not None and arm.label else name.replace("_", " ")
+
+
 def controls_of(arm: ComparedArm) -> dict[str, list[str]]:
     """Return the controls of an arm, each with the keys that the claim is about."""
     return {control: about for control, about in arm.controls.items() if about is not None}
@@ -123,13 +128,18 @@ def differing(arm: Section, control: Section) -> set[str]:
 def check_controls(settings: DomainSection, own: Mapping[str, ComparedArm], defaults: Collection[str]) -> None:
     """Check the controls of a domain's `own` arms that each of its experiments compares.
 
-    A default arm that the config leaves out is no control. Raises ValueError if a control is no arm, or if an arm and a
-    control of one experiment differ in more than the claim is about.
+    A default arm that the config leaves out is no control. Raises ValueError if a control is no arm, if an arm and a
+    control of one experiment differ in more than the claim is about, or if two of its arms have one label.
     """
     arms = {name: arm.resolved(own) for name, arm in own.items()}
-    for _, section in settings.experiments():
-        compared = [name for name in section.arm_names() if name in arms]
+    for experiment, section in settings.experiments():
+        compared, labelled = [name for name in section.arm_names() if name in arms], dict[str, str]()
         for name in compared:
+            if (other := labelled.setdefault(label := label_of(name, arms[name]), name)) != name:
+                raise ValueError(
+                    f"arms.{name} and arms.{other}, which {experiment} compares, are both called {label!r} in tables "
+                    "and figures; legal: a label for each"
+                )
             for control, about in controls_of(arms[name]).items():
                 place = f"arms.{name}.controls.{control}"
                 if control == name or (control not in arms and control not in defaults):

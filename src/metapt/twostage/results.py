@@ -17,7 +17,7 @@ from metapt.evaluation.figures import Look, Style, looks
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.results import Results
 from metapt.evaluation.statistics import Estimate, estimate_mean, paired_difference
-from metapt.twostage.arms import META_PT, Pair, pairs
+from metapt.twostage.arms import META_PT, Pair, label_of, pairs
 from metapt.twostage.quantities import EVALUATIONS, PRETRAINING, pretrain_seed
 
 
@@ -62,8 +62,7 @@ class TwoStageResults(Results):
 
     def label(self, arm: str) -> str:
         """Return the name of an arm in tables and figures."""
-        known = self.config.arms.get(arm)
-        return known.label if known is not None and known.label else arm.replace("_", " ")
+        return label_of(arm, self.config.arms.get(arm))
 
     def looks(self) -> dict[str, Look]:
         """Return how figures draw each arm."""

@@ -62,6 +62,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"headroom": {"pretrain_seeds": [1, 1]}}, "1 stands there twice"),
     ({"headroom": {"pretrain_seeds": [1]}}, "headroom.pretrain_seeds names 1; legal: 2 or more"),
     ({"headroom": {}, "arms": {"headroom-0-01": {"method": "simclr"}}}, "with the name of arms.headroom-0-01"),
+    (
+        {"full_access": {"arms": ["simclr", "a_b"]}, "arms": {"simclr": {"label": "a b"}, "a_b": {"extends": "meta"}}},
+        "arms.a_b and arms.simclr, which full_access compares, are both called 'a b'",
+    ),
 ]
 """A section, and what the sentence says of the place and what is legal there."""
 

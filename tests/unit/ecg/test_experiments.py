@@ -86,7 +86,7 @@ def test_the_papers_claims_are_the_papers_arms_and_stand_once(tmp_path: Path) ->
 
 
 def test_arms_that_share_pt_runs_have_their_numbers(tmp_path: Path) -> None:
-    own = {"finetune": EcgFinetuning(lr=0.1), "controls": {}}
+    own = {"finetune": EcgFinetuning(lr=0.1), "controls": {}, "label": ""}
     tuned = {f"{arm}-tuned": ARMS[arm].model_copy(update=own) for arm in ("simclr", "meta")}
     runs = cost(tmp_path, arms=ARMS | tuned, cost={"arms": ["simclr", "simclr-tuned", "meta-tuned"]}, finetune_seeds=1)
     runs.trajectory = lambda arm, seed: [4.0, 3.0 + seed]

@@ -280,7 +280,7 @@ def test_folds_that_were_not_run_that_diverged_or_that_have_other_seeds(tmp_path
 
 
 def test_weights_are_read_by_pt_seed_and_arms_that_share_pt_runs_have_them(tmp_path: Path) -> None:
-    arms = ARMS | {"tuned": ARMS["meta"].model_copy(update={"finetune": PpiFinetuning(epochs=1)})}
+    arms = ARMS | {"tuned": ARMS["meta"].model_copy(update={"finetune": PpiFinetuning(epochs=1), "label": ""})}
     section = {"arms": ["meta", "tuned"]}
     runs = written("learned_weights", tmp_path, arms=arms, learned_weights=section, pretrain_seeds=3)
     results = runs.results()
