@@ -166,13 +166,15 @@ def test_all_that_is_wrong_with_records_is_said_at_once(tmp_path: Path) -> None:
     for number, (name, changes) in enumerate(wrong.items()):
         write(tmp_path / name, **{"microvolts": good, "rate": 100} | changes)
         rows.append(f"{name},{number},{number + 2},0,1,0")
-    write(tmp_path / "new", good, 100)
-    write(tmp_path / "cut", good, 100)
+    for name in ("new", "cut", "raw"):
+        write(tmp_path / name, good, 100)
     (tmp_path / "cut.dat").write_bytes(b"")
-    label(tmp_path, *rows, "cut,c,1,1,1,1")
+    (tmp_path / "raw.hea").write_text((tmp_path / "raw.hea").read_text().replace(" 1000.0(", " 0.0("))
+    label(tmp_path, *rows, "cut,c,1,1,1,1", "raw,d,1,1,1,1")
     refused(
         tmp_path, "missing leads: some (V5, V6), twice (V6), both (V6);", "leads that are there twice: twice (V5);",
-        "rates below 100 Hz: slow (99 Hz);", f"units that are no voltage: counts ({', '.join(LEADS)});",
+        "not calibrated (gain 0): raw (the header).", "rates below 100 Hz: slow (99 Hz);",
+        f"units that are no voltage: counts ({', '.join(LEADS)});",
         "less than 2 s: short (1.5 s);", "more than 32.767 mV: strong (I, II", "records that wfdb can't read: cut (",
         "flat or NaN signals beyond a share of 0.1: flat (II 1), gaps (I 1), both (II 1);",
         "records without a label: new;", seconds=2,
