@@ -73,6 +73,8 @@ WRONG: list[tuple[str, int | None, str]] = [
     ("mnist: {headroom: {pretrain_steps: true}}", 1, "mnist.headroom.pretrain_steps is true, but must be a whole numb"),
     ("mnist: {headroom: {pretrain_steps: 010}}", 1, "mnist.headroom.pretrain_steps is '010', but must be a whole numb"),
     ("mnist: {headroom: {pretrain_steps: {a: 1}}}", 1, "mnist.headroom.pretrain_steps is {'a': 1}, but must be a whol"),
+    ("mnist: {rotation_mean: {target: 350}}", 1, "mnist: rotation_mean.target is 350, over half a turn from an ini"),
+    ("mnist: {rotation_mean_std: {target: [-91, 9]}}", 1, "mnist: rotation_mean_std.target is -91, over half a turn"),
     ("mnist: {headroom: {target: .nan}}", 1, "mnist.headroom.target is nan, but must be a number."),
     ("mnist: {headroom: {target: 1:30}}", 1, "mnist.headroom.target is '1:30', but must be a number."),
     ("mnist: {headroom: {target: 2020-01-01}}", 1, "mnist.headroom.target is '2020-01-01', but must be a number."),

@@ -169,10 +169,19 @@ class LearnedRotation(RotationData):
     epochs: Positive = key(5, "passes over the PT images")
 
     def check(self, domain: Any) -> None:
-        """Raise ValueError if a warm-up leaves no meta-update."""
+        """Raise ValueError if a warm-up leaves no meta-update, or a mean starts over half a turn from the target."""
         super().check(domain)
         for name, arm in self.arms.items():
             _check_warmup(name, arm, arm.iterations(self.epochs, self.steps_per_epoch), self.steps_per_epoch)
+        own: Any = self  # either study
+        of_std = isinstance(self, RotationMeanStd)
+        means, target = ([m for m, _ in own.starts], own.target[0]) if of_std else (own.initial_range, own.target)
+        for mean in (each for each in means if abs(each - target) > 180):
+            near = mean + (target - mean + 180) % 360 - 180
+            raise ValueError(
+                f".target is {target:g}, over half a turn from an initial mean of {mean:g}, so that the same rotation, "
+                f"{near:g}, would count as an error of {abs(near - target):g} degrees; legal: at most half a turn"
+            )
 
 
 class RotationMean(LearnedRotation):
