@@ -30,6 +30,8 @@ def arms(experiment: str, *names: str, **mine: Any) -> dict[str, Any]:
 LEARNS_NONE = MINE | {"weights": {"of": "graph_supervised"}}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"string": {"species": [7, 511145, 511145]}}, "ppi.string.species: 511145 stands there twice"),
+    ({"string": {"min_score": 700, "ego": {"hops": 1}}}, "string has min_score, ego, and source is 'hu2020'"),
+    ({"source": "simulated", "string": {"version": "11.5"}}, "string has version, and source is 'simulated'"),
     ({"finetune": {"lrs": [1e-3, 1e-4, 0.001]}}, "ppi.finetune.lrs: 0.001 stands there twice"),
     (arms("full_access", "meta", "no_pt", "meta"), "ppi.full_access.arms: meta stands there twice"),
     ({"evaluations": ["linear_evaluation"] * 2}, "ppi.evaluations: linear_evaluation stands there twice"),

@@ -55,9 +55,10 @@ def test_names_of_raw_files() -> None:
     string = String(version="11.5", species=[4, 7], links="physical.links.full")
     kinds = ("physical.links.full", "enrichment.terms")
     names = [f"{taxon}.protein.{kind}.v11.5.txt.gz" for taxon in (4, 7) for kind in kinds]
-    cases = ("string", 7, names), ("hu2020", 9606, [ARCHIVE]), ("simulated", 900005, string_names(SIMULATED))
-    for source, species, expected in cases:
-        assert jobs.raw_names(PpiSettings(source=source, string=string, test_species=[species])) == expected
+    other, made = String(), string_names(SIMULATED)
+    cases = ("string", 7, string, names), ("hu2020", 9606, other, [ARCHIVE]), ("simulated", 900005, other, made)
+    for source, species, given, expected in cases:
+        assert jobs.raw_names(PpiSettings(source=source, string=given, test_species=[species])) == expected
 
 
 def test_labels_are_the_terms_of_the_files(string_files: Any, prepared: dict[str, Path]) -> None:

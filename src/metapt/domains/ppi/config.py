@@ -318,6 +318,12 @@ class PpiSettings(DomainSection):
 
     @model_validator(mode="after")
     def _species_are_there(self) -> PpiSettings:
+        unread = {"hu2020": [*String.model_fields], "simulated": ["version", "links", "species"]}.get(self.source, [])
+        if given := [key for key in unread if getattr(self.string, key) != getattr(String(), key)]:
+            raise ValueError(
+                f"string has {', '.join(given)}, and source is {self.source!r}, which does not read that; legal: "
+                "source: string, or no such key"
+            )
         if self.source != "hu2020":
             place, string = ("string", self.string) if self.source == "string" else ("simulated", SIMULATED)
             unknown = [str(taxon) for taxon in self.test_species if taxon not in string.species]
