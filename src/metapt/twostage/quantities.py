@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from metapt.errors import ConfigError
 from metapt.sections import MOST_FINETUNE_SEEDS
 
 PRETRAINING = "pretraining"  # the evaluation of numbers of PT runs
@@ -22,16 +21,11 @@ CROSS_VALIDATED_AUROC = "cross-validated AUROC (%)"  # of a candidate of a searc
 
 
 def pair(pretrain_seed: int, finetune_seed: int) -> int:
-    """Return the replicate of an FT run. Raises ConfigError if a seed is negative, or that of FT above 999.
+    """Return the replicate of an FT run; the config has FT seeds below 1,000 only.
 
     >>> pair(2, 4), pretrain_seed(2004)
     (2004, 2)
     """
-    if pretrain_seed < 0 or not 0 <= finetune_seed < MOST_FINETUNE_SEEDS:
-        raise ConfigError(
-            f"PT seed {pretrain_seed} with FT seed {finetune_seed} is not legal; legal: PT seeds from 0 on, "
-            f"FT seeds from 0 to {MOST_FINETUNE_SEEDS - 1}."
-        )
     return pretrain_seed * MOST_FINETUNE_SEEDS + finetune_seed
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from metapt.domains.ppi.config import Arm, Network, PpiFinetuning, PpiPretraining, uses_labels
 from metapt.domains.ppi.data.sections import Source, String
-from metapt.errors import ConfigError
 from metapt.sections import JobSettings
 from metapt.twostage import jobs
 
@@ -65,19 +64,13 @@ def group(number: int) -> str:
 def pretrain_setting(arm: Arm, setting: str) -> str:
     """Return the setting of the PT run that serves `setting`.
 
-    Half data and held-out tasks change the FT data only, so PT that sees no FT data is then that of full access. Raises
-    ConfigError if there is no such setting.
+    Half data and held-out tasks change the FT data only, so PT that sees no FT data is then that of full access.
     """
-    if setting not in SETTINGS:
-        raise ConfigError(f"ppi has no setting {setting!r}; legal: {', '.join(SETTINGS)}.")
     return setting if uses_labels(arm) else FULL_ACCESS
 
 
 def finetune_setting(arm: Arm, setting: str) -> str:
-    """Return the setting whose FT runs serve `setting`.
-
-    Under half data, PT has fewer FT graphs, and FT has all of them. Raises ConfigError if there is no such setting.
-    """
+    """Return the setting whose FT runs serve `setting`: under half data, PT has fewer FT graphs, and FT all of them."""
     return pretrain_setting(arm, setting) if setting == HALF_DATA else setting
 
 

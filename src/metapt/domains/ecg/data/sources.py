@@ -82,16 +82,12 @@ def read_database(database: Path, statements: Path) -> Table:
         rows.append((ecg_id, patient, fold, *labels_of[codes], row["filename_lr"]))
     names = ["ecg_id", "patient_id", "fold", *CLASSES, "filename_lr"]
     table = {name: np.array([row[place] for row in rows]) for place, name in enumerate(names)}
-    check_table(table, CLASSES, database)
+    _check(table, database)
     return table
 
 
-def check_table(table: Table, classes: Sequence[str], path: Path) -> None:
-    """Check the columns ecg_id, patient_id, fold and `classes` of records that come from `path`.
-
-    Raises DataError if there is no record, or one twice; a fold is not 1 to 10, a label not 0 or 1; a patient of fold
-    10 is in another fold too.
-    """
+def _check(table: Table, path: Path) -> None:
+    """Check the records, patients and folds of a table from `path`; raises as `read_database`."""
     ids, patients, folds = (table[name] for name in ("ecg_id", "patient_id", "fold"))
     if len(ids) == 0:
         raise _refused(f"{path} has no records")
@@ -100,8 +96,6 @@ def check_table(table: Table, classes: Sequence[str], path: Path) -> None:
         raise _refused(f"{path} has the record with ecg_id {values[counts > 1][0]} twice")
     if (odd := ~np.isin(folds, FOLDS)).any():
         raise _refused(f"{path}: the record with ecg_id {ids[odd][0]} is in fold {folds[odd][0]}; folds are 1 to 10")
-    if not np.isin([table[name] for name in classes], [0, 1]).all():
-        raise _refused(f"{path} has a label other than 0 and 1")
     if len(both := np.intersect1d(patients[folds == TEST_FOLD], patients[folds != TEST_FOLD])):
         raise _refused(
             f"{path}: the patient {both[0]} is in fold {TEST_FOLD} and in another one, so that "
