@@ -18,7 +18,7 @@ from metapt.domains.ecg.resnet1d import initial_pretrained as initial_resnet
 from metapt.domains.ecg.setting import policy_of
 from metapt.domains.ppi import arms as ppi_arms
 from metapt.domains.ppi.config import Network, PpiFinetuning
-from metapt.domains.ppi.cotraining import CoTrainBatches, CoTrainer, CoTrainProblem, whole
+from metapt.domains.ppi.cotraining import CoTrainBatches, CoTrainer, CoTrainProblem
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device, splits
 from metapt.domains.ppi.finetune import PpiFinetuneProblem, finetune_tasks, sets_of
 from metapt.domains.ppi.gin import initial_pretrained as initial_gin
@@ -30,7 +30,7 @@ from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.seeds import generator
 from metapt.twostage.finetuning import Transfer
-from metapt.twostage.heads import FinetuneProblem, linear_evaluation
+from metapt.twostage.heads import FinetuneProblem, linear_evaluation, whole
 
 from ..unit.ecg import small_ecgs
 from ..unit.ppi.small_arms import ARMS_HERE, setting_in
@@ -68,7 +68,8 @@ def supervised(folder: Path, device: str) -> tuple[Pretrainer, Any]:
 def cotraining(gradients: Any, folder: Path, device: str) -> tuple[Pretrainer, Any]:
     setting = setting_in(folder, graphs_on(device), learned=None)
     start = setting.initial()
-    network = Pretrained(whole(start.encoder, start.head, setting.initial_head()), {}, start.buffers)
+    heads = {"pretrain_head": start.head, "finetune_head": setting.initial_head()}
+    network = Pretrained(whole(start.encoder, **heads), {}, start.buffers)
     batches = setting.batches(CoTrainBatches)
     return CoTrainer(CoTrainProblem(setting.trained()), batches, network, ADAM, gradients), {}
 
@@ -212,7 +213,7 @@ def test_ft_of_heads_waits_at_its_beginning_and_for_its_scores(made: Any, epochs
         return lambda: linear_evaluation(problem, start, streams)
 
     assert rehearse(heads) == {
-        "twostage.auroc: defined_classes": 1 + 2,  # of validation, and of the test for each head
+        "twostage.heads: defined_classes": 1 + 2,  # of validation, and of the test for each head
         "twostage.heads: linear_evaluation": 3,  # first heads and learning rates go to the device, the curves come back
         "twostage.heads: score": 2 * 2,
     }

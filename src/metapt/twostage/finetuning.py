@@ -21,8 +21,8 @@ from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import without_compiler
 from metapt.training.progress import steps
 from metapt.training.seeds import generator
-from metapt.twostage.auroc import defined_classes, mean_auroc, undefined_classes
-from metapt.twostage.heads import FinetuneProblem, Score, Split, highest, linear_evaluation, score
+from metapt.twostage import heads
+from metapt.twostage.heads import FinetuneProblem, Score, Split, highest, linear_evaluation, logits
 from metapt.twostage.jobs import FinetuneSettings
 from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC, pair
 
@@ -100,26 +100,26 @@ class Transfer:
         seen: dict[str, Tensor] = {}
         for _ in steps(len(self.curve), epochs, self._label, status=seen):
             for features, labels in self._epoch(self._network):
-                loss = F.binary_cross_entropy_with_logits(F.linear(features, **self._head), labels)
+                loss = F.binary_cross_entropy_with_logits(logits(self._head, features), labels)
                 self._optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._optimizer.step()
                 seen["loss"] = loss
             outputs, labels = self._outputs(self._network, self._head, "validation")
-            self._defined = defined_classes(labels) if self._defined is None else self._defined
-            self.curve.append(100 * float(mean_auroc(outputs, labels, self._defined)))
+            self._defined = heads.defined_classes(labels) if self._defined is None else self._defined
+            self.curve.append(100 * float(heads.mean_auroc(outputs, labels, self._defined)))
             if highest(self.curve) == len(self.curve) - 1:
                 self._best = copied(self._network), copied(self._head)
 
     def _outputs(self, network: Params, head: Params, part: Split) -> tuple[Tensor, Tensor]:
         """Return logits and labels [n, classes] of all examples of a part."""
         features, labels = self._problem.examples(network, part)
-        return F.linear(features, **head), labels
+        return logits(head, features), labels
 
     def score(self) -> Score:
         """Train to the end, and test."""
         self.train(self._problem.epochs)
-        return score(self.curve, *self._outputs(*self._best, "test"), self._lr)
+        return heads.score(self.curve, *self._outputs(*self._best, "test"), self._lr)
 
 
 def check_examples(train: int, evaluated: Mapping[str, Tensor], classes: Sequence[str], unit: str) -> None:
@@ -134,7 +134,7 @@ def check_examples(train: int, evaluated: Mapping[str, Tensor], classes: Sequenc
     if train < 2:
         raise DataError(f"FT trains on 2 or more {unit}, and here on {train}; take a larger FT set.")
     for name, labels in evaluated.items():
-        undefined = undefined_classes(labels)
+        undefined = heads.undefined_classes(labels)
         if len(undefined) == len(classes):
             raise DataError(
                 f"no class has both labels among the {len(labels)} {name}, so that no AUROC is defined; take more."

@@ -25,6 +25,7 @@ from metapt.domains.ecg.resnet1d import Encoder
 from metapt.hypergrad import SGD, Neumann, Params, Pretrained, Unroll, hypergradient
 from metapt.hypergrad.curvature import gauss_newton
 from metapt.hypergrad.trial import check_second_derivatives, tried
+from metapt.twostage.heads import whole
 
 DTYPE = torch.float64
 TEMPERATURE, STEP_SIZE, FINETUNE_LR = 0.5, 0.05, 0.3
@@ -142,7 +143,7 @@ def test_supervised_learning_sees_augmented_ecgs_and_is_evaluated_on_the_origina
 ) -> None:
     problem, meta, encoder = SupervisedProblem(Encoder(2), NETWORK), meta_of(NETWORK), plain_encoder(2)
     (validation,), draws = labelled(exact, 1), Draws(*(part[:4] for part in exact.draws))
-    network = Pretrained(problem.whole(exact.pretrained.encoder, exact.head), {}, exact.pretrained.buffers)
+    network = Pretrained(whole(exact.pretrained.encoder, head=exact.head), {}, exact.pretrained.buffers)
 
     def by_hand(signals: Tensor, labels: Tensor, training: bool) -> Tensor:
         buffers = {name: value.clone() for name, value in network.buffers.items()}
@@ -187,7 +188,7 @@ def test_second_derivatives_are_differences_of_gradients(exact: Any, policy: Pol
     if supervised:
         problem = UntestedToo(Encoder(2), policy)
         batch = AugmentedBatch(exact.signals, exact.labels, Draws(*(part[:4] for part in exact.draws)))
-        network = Pretrained(problem.whole(network.encoder, head), {}, network.buffers)
+        network = Pretrained(whole(network.encoder, head=head), {}, network.buffers)
         head = {}
     check_second_derivatives(
         problem, network, meta_of(policy), head, batch, labelled(exact, 1)[0],

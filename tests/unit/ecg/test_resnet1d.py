@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from metapt.domains.ecg import resnet1d
-from metapt.domains.ecg.resnet1d import Encoder, ResNet1d, initial_head, initial_pretrained, logits, project
+from metapt.domains.ecg.resnet1d import Encoder, ResNet1d, initial_head, initial_pretrained, project
+from metapt.twostage.heads import logits
 
 modes = pytest.mark.parametrize("training", [True, False])
 

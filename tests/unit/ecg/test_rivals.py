@@ -19,13 +19,14 @@ from metapt.domains.ecg.augment import Policy
 from metapt.domains.ecg.batches import JointBatches, _EcgBatches
 from metapt.domains.ecg.bissl import DAMPING, AnchoredProblem, AnchorPretraining, DampedInverse, bissl_settings
 from metapt.domains.ecg.data.dataset import Labelled
-from metapt.domains.ecg.problem import JointBatch, JointProblem, SimclrProblem, SupervisedProblem
+from metapt.domains.ecg.problem import JointBatch, JointProblem, SimclrProblem
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.domains.ecg.setting import Setting
 from metapt.errors import ConfigError
 from metapt.hypergrad import Identity, Params, Pretrained, Status
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
+from metapt.twostage.heads import whole
 
 from ..twostage.whole_runs import Unsaved, equal
 from .small_ecgs import ARMS, shorten_bissl
@@ -48,7 +49,7 @@ def test_a_joint_pt_step_follows_the_sum_of_both_gradients(exact: Any, plain_enc
     both = simclr_by_hand(plain, NETWORK, leaves, meta, unlabelled(exact)), bce(head, features, examples.labels)
     apart = [torch.autograd.grad(loss, values, materialize_grads=True, allow_unused=True) for loss in both]
 
-    network = exact.pretrained._replace(encoder=SupervisedProblem.whole(exact.pretrained.encoder, exact.head)).leaves()
+    network = exact.pretrained._replace(encoder=whole(exact.pretrained.encoder, head=exact.head)).leaves()
     problem = JointProblem(Encoder(2), NETWORK, TEMPERATURE)
     loss = problem.pretrain_loss(network, meta, JointBatch(unlabelled(exact), examples))
     for ours, first, second in zip(torch.autograd.grad(loss, network.vector()), *apart, strict=True):

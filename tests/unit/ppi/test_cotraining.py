@@ -16,8 +16,6 @@ from metapt.domains.ppi.cotraining import (
     CoTrainBatches,
     CoTrainer,
     CoTrainProblem,
-    encoder_of,
-    whole,
     without_conflicts,
 )
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device
@@ -25,6 +23,7 @@ from metapt.domains.ppi.gin import GinEncoder, GraphBatch, initial_head, initial
 from metapt.domains.ppi.problem import LabelledGraphs, PpiBatches
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.optimizers import OptimizerSpec
+from metapt.twostage.heads import encoder_of, whole
 
 from .graphs_helper import double, exact
 from .small_graphs import COARSE, FINE, small_graphs
@@ -154,7 +153,8 @@ def batches(dataset: PpiDataset) -> CoTrainBatches:
 def network() -> Pretrained:
     random = torch.Generator().manual_seed(0)
     encoder, head, buffers = initial_pretrained(LAYERS, WIDTH, COARSE, random)
-    return Pretrained(double(whole(encoder, head, initial_head(WIDTH, FINE, random))), {}, double(buffers))
+    heads = {"pretrain_head": head, "finetune_head": initial_head(WIDTH, FINE, random)}
+    return Pretrained(double(whole(encoder, **heads)), {}, double(buffers))
 
 
 def trainer(dataset: PpiDataset, gradients: Gradients) -> CoTrainer:

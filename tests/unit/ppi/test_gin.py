@@ -17,10 +17,10 @@ from metapt.domains.ppi.gin import (
     dropout_masks,
     initial_head,
     initial_pretrained,
-    logits,
     neighbour_sum,
 )
 from metapt.hypergrad import Params
+from metapt.twostage.heads import logits
 
 from .graphs_helper import DTYPE, LAYERS, WIDTH, draw, exact, exact_pretrained, odd_graphs, plain, pyg_batch
 from .small_graphs import COARSE

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from metapt.domains.ppi import config
 from metapt.domains.ppi.arms import fixed_weights, meta_loop, pretrain
 from metapt.domains.ppi.data.dataset import PpiDataset, held_out_tasks, splits
-from metapt.domains.ppi.gin import logits
 from metapt.domains.ppi.pretraining_setting import PpiSetting, related, task_groups
 from metapt.domains.ppi.problem import WEIGHTS, PpiBatches, task_weights
 from metapt.domains.ppi.stages import FOLDS, ONLINE, QUANTILES
@@ -25,7 +24,7 @@ from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
-from metapt.twostage.auroc import mean_auroc
+from metapt.twostage.heads import logits, mean_auroc
 from metapt.twostage.pretraining import PretrainRun
 
 from ..twostage.whole_runs import Stopped, Unsaved

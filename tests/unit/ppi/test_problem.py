@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.domains.ppi.cotraining import BothGraphs, CoTrainProblem, encoder_of, head_of, whole
+from metapt.domains.ppi.cotraining import BothGraphs, CoTrainProblem
 from metapt.domains.ppi.data.dataset import on_device
 from metapt.domains.ppi.gin import GinEncoder
 from metapt.domains.ppi.problem import WEIGHTS, LabelledGraphs, MultitaskProblem, task_weights
 from metapt.hypergrad import SGD, Neumann, Params, Pretrained, Unroll, hypergradient
 from metapt.hypergrad.params import Vector, leaves
 from metapt.hypergrad.trial import check_second_derivatives, tried
+from metapt.twostage.heads import encoder_of, head_of, whole
 
 from .graphs_helper import DTYPE, LAYERS, WIDTH, draw, exact, exact_pretrained, odd_graphs, plain, pyg_batch
 
@@ -138,7 +139,7 @@ def test_the_hypergradient_is_that_of_the_plain_network() -> None:
 
 def network() -> Pretrained:
     start = pretrained()
-    return Pretrained(whole(start.encoder, start.head, HEAD), {}, start.buffers)
+    return Pretrained(whole(start.encoder, pretrain_head=start.head, finetune_head=HEAD), {}, start.buffers)
 
 
 def test_the_loss_of_co_training_is_a_loop_over_both_data_sets_tasks() -> None:

@@ -24,9 +24,8 @@ from metapt.domains.ppi.finetune import PpiFinetuneProblem, sets_of
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import leaves
 from metapt.training.seeds import generator
-from metapt.twostage.auroc import auroc
 from metapt.twostage.finetuning import Transfer
-from metapt.twostage.heads import FinetuneProblem, linear_evaluation
+from metapt.twostage.heads import FinetuneProblem, auroc, linear_evaluation
 
 from ..ppi.small_graphs import FINE, TEST_SPECIES, small_graphs
 

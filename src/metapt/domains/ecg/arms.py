@@ -33,7 +33,7 @@ from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Measured, Recorder
 from metapt.training.seeds import generator, seed_of
-from metapt.twostage.heads import highest
+from metapt.twostage.heads import highest, whole
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC
 
@@ -201,7 +201,7 @@ def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
     train, validation = setting.finetune
     problem = SupervisedProblem(Encoder(setting.width), policy)
     start = setting.initial()
-    network = Pretrained(problem.whole(start.encoder, setting.initial_head()), {}, start.buffers)
+    network = Pretrained(whole(start.encoder, head=setting.initial_head()), {}, start.buffers)
     labelled = {"train": (train, arm.batch_size), "validation": (validation, len(validation))}
     batches = SupervisedBatches(setting.dataset, setting.pretrain, labelled, setting.seed)
     steps = arm.epochs * max(1, len(train) // arm.batch_size)
@@ -295,7 +295,7 @@ def _joint(setting: Setting, arm: config.Joint) -> PretrainRun:
     policy, start = policy_of(arm.warp), setting.initial()
     problem = JointProblem(Encoder(setting.width, setting.pretrain.precision), policy, setting.pretrain.temperature)
     batches = setting.batches({"train": (setting.finetune[0], arm.batch_size)}, kind=JointBatches)
-    network = start._replace(encoder=SupervisedProblem.whole(start.encoder, setting.initial_head()))
+    network = start._replace(encoder=whole(start.encoder, head=setting.initial_head()))
     trainer = Pretrainer(problem, batches, network, setting.optimizer)
     run = _plain(setting, trainer, setting.initial_meta(policy))
     encoder = {name: run.pretrained.encoder[name] for name in start.encoder}

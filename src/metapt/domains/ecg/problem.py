@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from metapt.domains.ecg.augment import Draws, Policy, views
 from metapt.domains.ecg.data.dataset import Labelled
-from metapt.domains.ecg.resnet1d import Encoder, logits, project
+from metapt.domains.ecg.resnet1d import Encoder, project
 from metapt.hypergrad import Params, Pretrained
+from metapt.twostage.heads import encoder_of, head_of, logits
 
 
 class UnlabelledBatch(NamedTuple):
@@ -99,13 +100,13 @@ class SimclrProblem:
 class JointProblem(SimclrProblem):
     """PT by the sum of NT-Xent and the FT loss of labelled ECGs.
 
-    The encoder of this problem includes the FT head (see `SupervisedProblem.whole`).
+    The encoder of this problem includes the FT head, `head` (see `twostage.heads.whole`).
     """
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: JointBatch) -> Tensor:  # type: ignore[override]
-        body = pretrained._replace(encoder=_body(pretrained.encoder))
+        body = pretrained._replace(encoder=encoder_of(pretrained.encoder))
         features = self.encoder({**body.encoder, **body.buffers}, batch.labelled.signals, training=True)
-        supervised = classification_loss(_head(pretrained.encoder), features, batch.labelled.labels)
+        supervised = classification_loss(head_of(pretrained.encoder, "head"), features, batch.labelled.labels)
         return super().pretrain_loss(body, meta, batch.unlabelled) + supervised
 
 
@@ -113,7 +114,8 @@ class JointProblem(SimclrProblem):
 class SupervisedProblem:
     """Supervised learning on augmented ECGs, evaluated on the original ones: hyperparameter optimisation in one stage.
 
-    The encoder of this problem includes the classification head. FT has nothing to train, so use `Unroll(0)`.
+    The encoder of this problem includes the classification head, as in `JointProblem`. FT has nothing to train, so use
+    `Unroll(0)`.
     """
 
     tested: ClassVar = True
@@ -123,23 +125,11 @@ class SupervisedProblem:
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: AugmentedBatch) -> Tensor:
         network = {**pretrained.encoder, **pretrained.buffers}
         signals = views(self.policy, self.policy.strength(meta, batch.signals), batch.signals, batch.draws)
-        return classification_loss(_head(network), self.encoder(_body(network), signals, training=True), batch.labels)
+        features = self.encoder(encoder_of(network), signals, training=True)
+        return classification_loss(head_of(network, "head"), features, batch.labels)
 
     def encode(self, encoder: Params, batch: Labelled) -> Tensor:
-        return logits(_head(encoder), self.encoder(_body(encoder), batch.signals, training=False))
+        return logits(head_of(encoder, "head"), self.encoder(encoder_of(encoder), batch.signals, training=False))
 
     def head_loss(self, head: Params, features: Tensor, batch: Labelled) -> Tensor:
         return F.binary_cross_entropy_with_logits(features, batch.labels)
-
-    @staticmethod
-    def whole(encoder: Params, head: Params) -> Params:
-        """Return encoder and classification head as the parameters of one network."""
-        return encoder | {f"head.{name}": value for name, value in head.items()}
-
-
-def _head(network: Params) -> Params:
-    return {name.removeprefix("head."): value for name, value in network.items() if name.startswith("head.")}
-
-
-def _body(network: Params) -> Params:
-    return {name: value for name, value in network.items() if not name.startswith("head.")}

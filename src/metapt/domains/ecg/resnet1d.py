@@ -174,11 +174,6 @@ def project(head: Params, features: Tensor) -> Tensor:
     return F.linear(F.relu(F.linear(features, head["hidden"])), head["weight"], head["bias"])
 
 
-def logits(head: Params, features: Tensor) -> Tensor:
-    """Return the FT head's logits [batch, classes]."""
-    return F.linear(features, head["weight"], head["bias"])
-
-
 def initial_pretrained(width: int, generator: torch.Generator) -> Pretrained:
     """Return encoder and projection head with random weights.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from metapt.domains.ppi import config
-from metapt.domains.ppi.cotraining import CoTrainBatches, CoTrainer, CoTrainProblem, encoder_of, head_of, whole
+from metapt.domains.ppi.cotraining import CoTrainBatches, CoTrainer, CoTrainProblem
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, MultitaskProblem, PpiBatches, task_weights
 from metapt.domains.ppi.stages import QUANTILES
@@ -23,6 +23,7 @@ from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Measured, Recorder
 from metapt.training.seeds import generator
+from metapt.twostage.heads import encoder_of, head_of, whole
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 
 
@@ -175,9 +176,10 @@ def _learn(setting: PpiSetting, loop: MetaPretraining, online: Callable[[], dict
 
 
 def _two_heads(setting: PpiSetting) -> Pretrained:
-    """Return the initial network of co-training; its `encoder` holds all parameters (see `whole`)."""
+    """Return the initial network of co-training; its `encoder` holds all parameters (see `CoTrainProblem`)."""
     start = setting.initial()
-    return Pretrained(whole(start.encoder, start.head, setting.initial_head()), {}, start.buffers)
+    network = whole(start.encoder, pretrain_head=start.head, finetune_head=setting.initial_head())
+    return Pretrained(network, {}, start.buffers)
 
 
 def _online_of(setting: PpiSetting, network: Pretrained) -> dict[str, Tensor]:

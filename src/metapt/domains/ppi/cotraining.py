@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from metapt.domains.ppi.data.dataset import Indices, PpiDataset
-from metapt.domains.ppi.gin import GinEncoder, logits
+from metapt.domains.ppi.gin import GinEncoder
 from metapt.domains.ppi.problem import LabelledGraphs, PpiBatches, task_losses, task_weights
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import Vector
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
+from metapt.twostage.heads import head_of, logits
 
 
 class BothGraphs(NamedTuple):
@@ -29,6 +30,8 @@ class BothGraphs(NamedTuple):
 @dataclass(frozen=True)
 class CoTrainProblem:
     """One network on PT and FT data with a weight per task, evaluated on FT validation data (one-stage optimisation).
+
+    Its "encoder" is an encoder with the heads `pretrain_head` and `finetune_head` (see `twostage.heads.whole`).
 
     All parameters, the FT head included, are pre-trained, so that the FT solver is an unroll of zero steps. The loss is
     the sum of the PT and FT losses, each the mean over its tasks.
@@ -59,22 +62,6 @@ class CoTrainProblem:
         return F.binary_cross_entropy_with_logits(features, batch.labels)
 
 
-def whole(encoder: Params, pretrain_head: Params, finetune_head: Params) -> Params:
-    """Return the encoder and both heads as the parameters of one network."""
-    heads = {"pretrain_head": pretrain_head, "finetune_head": finetune_head}
-    return encoder | {f"{part}.{name}": value for part, head in heads.items() for name, value in head.items()}
-
-
-def head_of(network: Params, part: str) -> Params:
-    """Return a head of such a network."""
-    return {name.removeprefix(f"{part}."): value for name, value in network.items() if name.startswith(f"{part}.")}
-
-
-def encoder_of(network: Params) -> Params:
-    """Return the encoder of such a network."""
-    return {name: value for name, value in network.items() if not name.split(".")[0].endswith("_head")}
-
-
 class CoTrainBatches(PpiBatches):
     """Minibatches of co-training: each training minibatch is a PT minibatch and an FT minibatch."""
 
@@ -96,7 +83,7 @@ class CoTrainBatches(PpiBatches):
 
 
 class CoTrainer(Pretrainer):
-    """Train a network on both data sets in each step. Its `encoder` holds all parameters (see `whole`).
+    """Train a network on both data sets in each step. Its `encoder` holds all parameters (see `CoTrainProblem`).
 
     With the gradients "alternate" it takes a step on PT data, then one on FT data; with "pcgrad" one step along the sum
     of both gradients after conflicting components are projected out (Yu et al. 2020).

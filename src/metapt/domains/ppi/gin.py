@@ -194,11 +194,6 @@ def dropout_masks(layers: int, nodes: int, width: int, rate: float, generator: t
     return kept.view(layers, nodes, width).float().mul_(65536 / (65536 - dropped))
 
 
-def logits(head: Params, features: Tensor) -> Tensor:
-    """Return the logits [graphs, tasks] of a linear head."""
-    return F.linear(features, head["weight"], head["bias"])
-
-
 def initial_pretrained(layers: int, width: int, tasks: int, generator: torch.Generator) -> Pretrained:
     """Return an encoder and a PT head with random weights as in Hu et al. (2020).
 

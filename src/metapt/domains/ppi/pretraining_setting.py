@@ -14,14 +14,14 @@ from torch import Tensor
 from metapt.domains.ppi import config
 from metapt.domains.ppi.data.dataset import Indices, PpiDataset, Splits, features_of, held_out_tasks, splits
 from metapt.domains.ppi.data.graphs import unpack
-from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained, logits
+from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained
 from metapt.domains.ppi.problem import WEIGHTS, PpiBatches
 from metapt.domains.ppi.stages import HALF_DATA, HELD_OUT, ONLINE
 from metapt.errors import ConfigError, DataError
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
-from metapt.twostage.auroc import mean_auroc
+from metapt.twostage.heads import logits, mean_auroc
 
 IMPLIED = 99  # least percentage of the graphs with a fine term that carry a related coarse term
 COMMON = 50  # percentage of all graphs from which on a coarse term is not informative

@@ -17,12 +17,13 @@ from torch.nn import functional as F
 
 from metapt.domains.ppi.config import Network
 from metapt.domains.ppi.data.dataset import Indices, PpiDataset, labels
-from metapt.domains.ppi.gin import GinEncoder, GraphBatch, dropout_masks, logits
+from metapt.domains.ppi.gin import GinEncoder, GraphBatch, dropout_masks
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import Vector
 from metapt.training.batches import StreamBatches
 from metapt.training.seeds import generator
 from metapt.training.streams import ShuffledStream
+from metapt.twostage.heads import logits
 
 WEIGHTS = "task_weights"
 
