@@ -22,7 +22,7 @@ from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.statistics import Estimate
 from metapt.evaluation.tables import mean_and_error, published
 from metapt.twostage.arms import Pair, without_pretraining
-from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
+from metapt.twostage.quantities import AUROC_LABEL
 from metapt.twostage.results import Cell, TwoStageResults, difference, over_seeds
 
 Row = Mapping[Hashable, Any]
@@ -117,9 +117,9 @@ def cell_text(cell: Row) -> str:
     return mean_and_error(cell["mean"], cell["standard_error"]) + ("" if math.isnan(error) else f" [{error:.1f}]")
 
 
-def evaluation_words(row: Mapping[Any, Any]) -> str:
-    """Return the evaluation of a row of a table in words."""
-    return EVALUATIONS.get(row["evaluation"], str(row["evaluation"]))
+def of_evaluation(cells: pd.DataFrame, evaluation: str) -> pd.DataFrame:
+    """Return the rows of an evaluation; a table without rows may have no columns."""
+    return cells[cells["evaluation"] == evaluation] if len(cells) else cells
 
 
 def numbers_of(name: str, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:

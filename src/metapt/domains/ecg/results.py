@@ -30,7 +30,7 @@ from metapt.twostage import tables
 from metapt.twostage.arms import Pair
 from metapt.twostage.quantities import AUROC_LABEL, EVALUATIONS
 from metapt.twostage.results import Cell, TwoStageResults
-from metapt.twostage.tables import Row, arm_differences, auroc_cells, beside_papers
+from metapt.twostage.tables import Row, arm_differences, auroc_cells, beside_papers, of_evaluation
 
 STYLES: dict[str, Style] = {
     "no_pt": (6, 6, "-"),
@@ -197,9 +197,9 @@ def over_sizes(results: EcgResults) -> Figure:
     above, below = axes[: len(evaluations)], axes[len(evaluations) :]
     hollow: Any = {"markersize": 8, "markerfacecolor": "none"}
     for axis, evaluation in zip(above, evaluations, strict=True):
-        _lines(axis, _of(cells, evaluation), results)
+        _lines(axis, of_evaluation(cells, evaluation), results)
         for arm, look in results.looks().items():
-            part = _of(known, evaluation)
+            part = of_evaluation(known, evaluation)
             part = part[part["arm"] == arm]
             if len(part):
                 places = _dodged(part["size"], arms, arm)
@@ -207,7 +207,7 @@ def over_sizes(results: EcgResults) -> Figure:
         axis.set_ylabel(f"{AUROC_LABEL},\n± standard error over PT seeds")
         figures.title(axis, EVALUATIONS[evaluation])
     for axis, evaluation in zip(below, evaluations, strict=True):
-        _lines(axis, _of(differences, evaluation), results)
+        _lines(axis, of_evaluation(differences, evaluation), results)
         axis.axhline(0.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
         axis.set_ylabel(f"AUROC minus {results.label(PLAIN)}'s\n(points ± SE, paired)")
     sizes = [float(size) for size in sorted(cells["size"].unique())]
@@ -225,10 +225,6 @@ def over_sizes(results: EcgResults) -> Figure:
         above[0].errorbar([], [], fmt="o", color=figures.QUIET, label="the paper's (hollow)", **hollow)
     figures.legend_above(figure, axes, columns=5 if len(evaluations) > 1 else 3)
     return figure
-
-
-def _of(cells: pd.DataFrame, evaluation: str) -> pd.DataFrame:
-    return cells[cells["evaluation"] == evaluation]
 
 
 def _dodged(sizes: pd.Series[int], arms: Sequence[str], arm: str) -> NDArray[np.float64]:
@@ -255,7 +251,7 @@ def _dots(results: EcgResults, cells: pd.DataFrame, papers: pd.DataFrame) -> Fig
     figure, axes = figures.panels(columns=len(evaluations), width=5.6, height=height)
     for axis, evaluation in zip(axes, evaluations, strict=True):
         xlabel = f"{AUROC_LABEL}, |$D_{{FT}}$| = {size}"
-        tables.dots(axis, _of(cells, evaluation), _of(papers, evaluation), results.label, xlabel)
+        tables.dots(axis, of_evaluation(cells, evaluation), of_evaluation(papers, evaluation), results.label, xlabel)
         figures.title(axis, EVALUATIONS[evaluation])
     figures.legend_above(figure, axes)
     return figure

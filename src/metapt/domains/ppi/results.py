@@ -35,7 +35,7 @@ from metapt.twostage import tables
 from metapt.twostage.arms import Pair
 from metapt.twostage.quantities import EVALUATIONS, VALIDATION_AUROC
 from metapt.twostage.results import Cell, TwoStageResults
-from metapt.twostage.tables import arm_differences, auroc_cells, beats, beside_papers, evaluation_words
+from metapt.twostage.tables import arm_differences, auroc_cells, beats, beside_papers, of_evaluation
 
 STYLES: dict[str, Style] = {
     "no_pt": (6, 6, "-"),
@@ -265,10 +265,10 @@ def draw_auroc(results: PpiResults) -> Figure:
     height = max(2.2, 0.5 * len(arms) + 1.1)
     drawn, axes = figures.panels(len(evaluations), 2 if len(below) else 1, width=5.6, height=height)
     for axis, evaluation in zip(axes, evaluations, strict=False):
-        tables.dots(axis, _of(cells, evaluation), _of(papers, evaluation), results.label)
+        tables.dots(axis, of_evaluation(cells, evaluation), of_evaluation(papers, evaluation), results.label)
         figures.title(axis, f"{SETTINGS[key]}, {EVALUATIONS[evaluation]}")
     for axis, evaluation in zip(axes[len(evaluations) :], evaluations, strict=False):
-        part = _of(below, evaluation)
+        part = of_evaluation(below, evaluation)
         _intervals(axis, [results.label(arm) for arm in part["arm"]], part, f"AUROC minus {results.label(BASELINE)}'s")
     if len(below):
         figures.same_range(axes[len(evaluations) :], "x")
@@ -291,8 +291,11 @@ def wide_differences(results: PpiResults, found: pd.DataFrame) -> pd.DataFrame:
         difference = f"{results.label(row['arm'])} minus {results.label(row['minus'])}"
         return {"difference": difference, "PT seeds": row["seeds"]}
 
+    def evaluation(row: tables.Row) -> str:
+        return EVALUATIONS.get(row["evaluation"], str(row["evaluation"]))
+
     text = partial(tables.difference_text, p_value=True)
-    return tables.wide(found, ("arm", "setting", "minus"), words, evaluation_words, text)
+    return tables.wide(found, ("arm", "setting", "minus"), words, evaluation, text)
 
 
 def _released_gains_more(results: PpiResults, starts: Mapping[str, str], evaluation: str) -> Comparison:
@@ -307,11 +310,6 @@ def _released_gains_more(results: PpiResults, starts: Mapping[str, str], evaluat
     where = f"{SETTINGS[results.key]}, {EVALUATIONS[evaluation]}"
     text = f"{RELEASED} gains more over {starts[RELEASED]} than {LEARNED} over {starts[LEARNED]}, {where}"
     return tables.better(text, RELEASED, LEARNED, AUROC, evaluation, (partial(gain, RELEASED), partial(gain, LEARNED)))
-
-
-def _of(cells: pd.DataFrame, evaluation: str) -> pd.DataFrame:
-    """Return the rows of an evaluation."""
-    return cells[cells["evaluation"] == evaluation] if len(cells) else cells
 
 
 def _intervals(axis: Axes, names: Sequence[str], rows: pd.DataFrame, xlabel: str) -> None:

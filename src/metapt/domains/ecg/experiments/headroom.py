@@ -62,24 +62,14 @@ class EcgHeadroom(HeadroomSection):
             raise ValueError(f".crop goes up to {self.crop[1]:g}; legal: shares of at most 1")
 
 
-def arm_of(strength: float, crop: float, noise: float, temperature: float) -> Simclr:
-    """Return the arm of a setting."""
-    warp = Warp(smoothing="velocity", scale="log", initial=strength, network_width=0)
-    pretrain = EcgPretraining(crop=crop, noise=noise, temperature=temperature)
-    return Simclr(method="simclr", warp=warp, pretrain=pretrain)
-
-
 def needs(jobs: EcgJobs, section: EcgHeadroom) -> Needs:
     """Return the FT runs of the settings and of the reference."""
     arms: dict[str, Arm] = {section.reference: jobs.config.arms[section.reference]}
-    arms |= {name: arm_of(**drawn) for name, drawn in section.drawn().items()}
+    for name, drawn in section.drawn().items():
+        warp = Warp(smoothing="velocity", scale="log", initial=drawn.pop("strength"), network_width=0)
+        arms[name] = Simclr(method="simclr", warp=warp, pretrain=EcgPretraining(**drawn))
     setting, seeds = labelled(section.finetune_size), section.pretrain_seeds
     return Needs([jobs.finetune(name, setting, seed, arm) for seed in seeds for name, arm in arms.items()])
-
-
-def problem(results: EcgResults) -> tuple[str, str]:
-    """Return the setting of the FT runs and the name of the problem."""
-    return finetune_setting(results.section.finetune_size), f"ecg width {results.config.width}"
 
 
 EXPERIMENT = experiment(
@@ -87,7 +77,7 @@ EXPERIMENT = experiment(
     order=8,
     needs=needs,
     results=EcgResults,
-    problem=problem,
+    problem=lambda results: (finetune_setting(results.section.finetune_size), f"ecg width {results.config.width}"),
     test=lambda results: results.auroc,
     names=NAMES,
     title="What other warps, crops, jitters and temperatures of SimCLR could gain",

@@ -23,7 +23,6 @@ from metapt.domains.ppi.config import (
     PpiSettings,
     PretrainedPpiArm,
 )
-from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import LEARNED, PAIRED, PpiResults, wide_differences
 from metapt.domains.ppi.stages import FULL_ACCESS, ONLINE
 from metapt.errors import DataError
@@ -59,11 +58,6 @@ class DuringPretraining(ArmsSection):
 def trains_head(arm: Arm) -> bool:
     """Return whether an FT head is trained in the course of an arm's PT."""
     return isinstance(arm, CoTrain | LearnedWeights) or (isinstance(arm, PpiMeta) and arm.trains_head)
-
-
-def online_runs(jobs: PpiJobs, section: DuringPretraining) -> Needs:
-    """Return the PT runs of each arm."""
-    return Needs(jobs.encoders(section.arms, FULL_ACCESS))
 
 
 def ends(results: PpiResults) -> pd.DataFrame:
@@ -197,7 +191,7 @@ EXPERIMENT = Experiment(
     figure_title="AUROC of the FT head that PT trains along, on validation and test graphs",
     section=DuringPretraining,
     order=5,
-    needs=online_runs,
+    needs=lambda jobs, section: Needs(jobs.encoders(section.arms, FULL_ACCESS)),
     results=PpiResults,
     tables=online_tables,
     figure=draw_online,
