@@ -55,7 +55,6 @@ class TwoStageJobs(Jobs[S], Generic[S, A]):
 
     @cached_property
     def sharing(self) -> dict[str, str]:
-        """See `Jobs.sharing`."""
         return sharing({name: self.pretrain_part(self.arm(name)) for name in self.config.arms})
 
     def pretrain(self, name: str, setting: str, seed: int, own: A | None = None) -> Job:

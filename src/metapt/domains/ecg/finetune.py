@@ -47,11 +47,9 @@ class EcgFinetuneProblem(FinetuneProblem):
         self._width, self._sets, self._settings, self._encoder = width, sets, settings, Encoder(width)
 
     def initial_head(self, generator: torch.Generator) -> Params:
-        """Return a head with random weights."""
         return initial_head(self._width, self._sets.train.labels.shape[1], generator)
 
     def training(self, generator: torch.Generator) -> Callable[[Params], Iterator[Examples]]:
-        """Return a function that yields the features and labels of an epoch's minibatches, given the network."""
         signals, labels = self._sets.train
         train, precision = self._settings.batch_norm == "train", self._settings.precision
 

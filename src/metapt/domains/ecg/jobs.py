@@ -70,7 +70,6 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
             ) from error
 
     def prepared(self) -> Job:
-        """Return the job that prepares the ECGs of the config's source."""
         source = self.config.source
         if self.config.folder is not None:
             settings = FolderSettings(folder=self.config.folder, files=self.found.digest)
@@ -84,7 +83,6 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         return self.prepare(source, PREPARED, JobSettings(), raw, mem_mb=1000, minutes=30)
 
     def pretrain_part(self, arm: Arm) -> dict[str, Any]:
-        """Return the settings on which an arm's PT depends."""
         judge = {"finetune": plain(self.changed_finetune(arm))} if isinstance(arm, BestOf) else {}
         return super().pretrain_part(arm) | judge
 
@@ -97,7 +95,6 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         return f"{self.pretrain_setting(arm, setting)}/{setting.partition('/')[2]}"
 
     def pretrain_work(self, name: str, arm: Arm, setting: str, seed: int) -> Work:
-        """Return what a PT job reads and takes."""
         seen, pretrain, inputs = _number(setting), self.changed_pretrain(arm), self.prepared().outputs
         judge = self.changed_finetune(arm) if isinstance(arm, BestOf) else None
         if isinstance(arm, Simclr) and arm.warp_of is not None:
@@ -122,7 +119,6 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
         return Work(settings, inputs, mem_mb, minutes)
 
     def finetune_work(self, name: str, arm: Arm, setting: str, seed: int) -> Work:
-        """Return what an FT job reads, beside the encoder, and takes."""
         config, own = self.config, self.changed_finetune(arm)
         seen, size = map(_number, setting.split("/"))
         settings = EcgFinetuneSettings(

@@ -93,7 +93,6 @@ class EcgResults(TwoStageResults):
         ]
 
     def where(self, cell: Cell) -> str:
-        """Return the end of a claim's sentence."""
         return f"{EVALUATIONS[cell.evaluation]}, |D_FT| = {cell.words['size']}"
 
     def papers_cells(self) -> pd.DataFrame:

@@ -25,7 +25,6 @@ class MnistJobs(Jobs[MnistSettings]):
     """The jobs of this domain; see `Jobs`."""
 
     def prepared(self) -> Job:
-        """Return the job that prepares the images of the config's source."""
         source = self.config.source
         if source in SIMULATED:
             raw = self.simulate(source, SIMULATED[source]).outputs

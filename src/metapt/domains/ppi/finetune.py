@@ -114,11 +114,9 @@ class PpiFinetuneProblem(FinetuneProblem):
         self._encoder = GinEncoder(network.layers, network.width)
 
     def initial_head(self, generator: torch.Generator) -> Params:
-        """Return a head with random weights."""
         return initial_head(self._network.width, len(self._sets.tasks), generator)
 
     def training(self, generator: torch.Generator) -> Callable[[Params], Iterator[Examples]]:
-        """Return a function that yields the features and labels of an epoch's minibatches, given the network."""
         sets, dataset, train_labels = self._sets, self._sets.dataset, self._sets.labels(self._sets.train)
         masks = torch.Generator(dataset.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
         dropout = Dropout(masks, self._network, self._settings.dropout)

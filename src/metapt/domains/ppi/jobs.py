@@ -38,7 +38,6 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
     config: PpiSettings
 
     def prepared(self) -> Job:
-        """Return the job that prepares the data of the config's source."""
         source, files = self.config.source, raw_names(self.config)
         match source:
             case "simulated":
@@ -54,11 +53,9 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
         return self.prepare(source, PREPARED, settings, raw, mem_mb=mem_mb, minutes=120)
 
     def pretrain_setting(self, arm: Arm, setting: str) -> str:
-        """Return the setting of the PT run that serves an arm in a setting."""
         return pretrain_setting(arm, setting)
 
     def finetune_setting(self, arm: Arm, setting: str) -> str:
-        """Return the setting of the FT runs that serve an arm in a setting."""
         return finetune_setting(arm, setting)
 
     def has_encoder(self, arm: Arm) -> bool:
@@ -66,7 +63,6 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
         return not isinstance(arm, WithoutPretraining)
 
     def pretrain_work(self, name: str, arm: Arm, setting: str, seed: int) -> Work:
-        """Return what a PT job reads and takes."""
         pretrain, prepared = self.changed_pretrain(arm), self.prepared().outputs
         inputs = {each: prepared[each] for each in ("graphs", "tasks")}
         source = weights_of(arm)
@@ -86,7 +82,6 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
         return Work(settings, inputs, mem_mb, self._pretrain_minutes(arm, pretrain))
 
     def finetune_work(self, name: str, arm: Arm, setting: str, seed: int) -> Work:
-        """Return what an FT job reads, beside the encoder, and takes."""
         config, own = self.config, self.changed_finetune(arm)
         settings = PpiFinetuneSettings(
             arm=name,

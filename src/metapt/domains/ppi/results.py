@@ -119,7 +119,6 @@ class PpiResults(TwoStageResults):
         ]
 
     def where(self, cell: Cell) -> str:
-        """Return the end of a claim's sentence."""
         return f"{SETTINGS[cell.setting]}, {EVALUATIONS[cell.evaluation]}"
 
     def spread(self, arm: str, setting: str, evaluation: str) -> Estimate:

@@ -37,11 +37,9 @@ class EcgHeadroom(HeadroomSection):
     finetune_size: Positive = key(500, "labelled ECGs")
 
     def arm_names(self) -> list[str]:
-        """Return the reference."""
         return [self.reference]
 
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """Return the ranges of the hyperparameters, by name."""
         return {name: getattr(self, name) for name in ("strength", *VIEWS)}
 
     def check(self, domain: EcgSettings) -> None:

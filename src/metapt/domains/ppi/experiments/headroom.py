@@ -21,15 +21,12 @@ class PpiHeadroom(HeadroomSection):
     weight: Range = key((0.02, 1.98), "range of a group's weight, 2 sigmoid(phi), drawn log-uniformly")
 
     def arm_names(self) -> list[str]:
-        """Return the reference."""
         return [self.reference]
 
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """Return the range of the weight of each group, by its name."""
         return {group(number): self.weight for number in range(self.groups)}
 
     def reference_values(self) -> dict[str, float]:
-        """Return equal weights."""
         return dict.fromkeys(self.ranges(), 1.0)
 
     def check(self, domain: PpiSettings) -> None:

@@ -39,11 +39,9 @@ class MnistHeadroom(HeadroomSection):
         return [*self.made_arms(), REFERENCE]
 
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """Return the range of the mean rotation."""
         return {"mean": self.mean}
 
     def reference_values(self) -> dict[str, float]:
-        """Return the mean rotation of the reference."""
         return {"mean": self.reference}
 
 
