@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metapt.domains.ppi.data.graphs import Graphs, check, pack
+from metapt.domains.ppi.data.graphs import Graphs, pack
 
 TEST_SPECIES = 30
 COARSE, FINE = 10, 5
@@ -61,7 +61,7 @@ def assembled(
     fine: NDArray[np.bool_],
 ) -> Graphs:
     """Return graphs with these edges [edges of a graph, 2], their bits, numbers of nodes, centres and labels."""
-    graphs = Graphs(
+    return Graphs(
         node_offsets=np.concatenate([[0], np.cumsum(sizes)]),
         edge_offsets=np.concatenate([[0], np.cumsum([len(each) for each in edges])]),
         edges=np.concatenate(edges).astype(np.uint16),
@@ -72,8 +72,6 @@ def assembled(
         fine=pack(fine),
         tasks=np.array([coarse.shape[1], fine.shape[1]]),
     )
-    check(graphs)
-    return graphs
 
 
 def _edges(size: int, random: np.random.Generator) -> NDArray[np.uint16]:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import random
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from metapt.domains.ppi.data.archive import read_archive
 from metapt.domains.ppi.data.dataset import on_device, splits
-from metapt.domains.ppi.data.graphs import Graphs, check, load, pack, save, unpack
+from metapt.domains.ppi.data.graphs import Graphs, load, pack, save, unpack
 from metapt.domains.ppi.gin import EDGE_BITS
 from metapt.errors import DataError
 
@@ -162,33 +160,6 @@ def test_round_trip(tmp_path: Path) -> None:
         assert getattr(loaded, field.name).dtype == getattr(graphs, field.name).dtype
     save(graphs, tmp_path / "again.npz")
     assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "graphs.npz").read_bytes()
-
-
-NONE: dict[str, NDArray[Any]] = {
-    **{name: getattr(two_graphs(), name)[:0] for name in ("edges", "bits", "centre", "species", "coarse", "fine")},
-    **dict.fromkeys(("node_offsets", "edge_offsets"), np.zeros(1, int)),
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (NONE, "there are no graphs"),
-        ({"node_offsets": np.array([0, 4])}, r"node_offsets has the shape \(2,\) instead of \(3,\)"),
-        ({"edges": np.zeros((2, 2), np.uint16)}, r"edges has the shape \(2, 2\) instead of \(3, 2\)"),
-        ({"tasks": np.array([17, 3])}, r"coarse has the shape \(2, 2\) instead of \(2, 3\)"),
-        ({"fine": np.zeros((2, 2), np.uint8)}, r"fine has the shape \(2, 2\) instead of \(2, 1\)"),
-        ({"edge_offsets": np.array([0, 2, 2])}, "edge_offsets does not rise from 0 to the number of what it counts"),
-        ({"edge_offsets": np.array([0, 4, 3])}, "edge_offsets does not rise"),
-        ({"node_offsets": np.array([0, 3, 2])}, "node_offsets does not rise"),
-        ({"centre": np.array([3, 0], np.uint16)}, "graph 0 has no node where its centre should be"),
-        ({"edges": np.array([[0, 1], [2, 0], [1, 2]], np.uint16)}, "edge 1 does not join a lower to a higher node"),
-        ({"edges": np.array([[0, 1], [0, 2], [1, 3]], np.uint16)}, "edge 2 does not join"),
-    ],
-)
-def test_arrays_that_do_not_fit_together(changes: dict[str, NDArray[Any]], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        check(dataclasses.replace(two_graphs(), **changes))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

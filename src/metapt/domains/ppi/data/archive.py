@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, check, pack
+from metapt.domains.ppi.data.graphs import EVIDENCE, Graphs, pack
 from metapt.domains.ppi.data.legacy_pickle import ADVICE, Storage, Tensor, unpickle
 from metapt.errors import DataError
 from metapt.files import regular
@@ -84,7 +84,6 @@ def read_archive(path: Path) -> Graphs:
             if file.read(1):  # at the end of the file zipfile compares the checksum
                 raise DataError("it goes on after its last storage")
         graphs = _graphs(arrays, rules)
-        check(graphs)
     except OSError as error:
         raise DataError(f"{path} can't be read ({error.strerror or error}): name the archive of Hu et al.") from error
     except DataError as error:
@@ -214,7 +213,7 @@ def _packed(rows: _Array) -> _Array:
 
 
 def _graphs(arrays: dict[str, _Array], rules: dict[str, _Rule]) -> Graphs:
-    """Return the prepared form, after a check of the slices and of the pairs of edges."""
+    """Return the prepared form, after a check of the slices, the pairs of edges, and the places of centres and ends."""
     for name in ("species_id", "center_node_idx", *_LABELS):
         step = rules[name].width
         if not np.array_equal(arrays[f"slices[{name}]"], step * np.arange(len(arrays["species_id"]) + 1)):
@@ -226,9 +225,14 @@ def _graphs(arrays: dict[str, _Array], rules: dict[str, _Rule]) -> Graphs:
     if not np.array_equal(offsets, arrays["slices[edge_attr]"]):
         raise DataError("slices[edge_attr] differs from slices[edge_index]")
     edges, bits = _undirected(arrays["edge_index"], arrays["edge_attr"], offsets)
+    sizes, edge_offsets = np.diff(arrays["slices[x]"]), offsets // 2
+    if (bad := arrays["center_node_idx"] >= sizes).any():
+        raise DataError(f"graph {int(np.argmax(bad))} has no node where its centre should be")
+    if (bad := (edges[:, 0] == edges[:, 1]) | (edges[:, 1] >= np.repeat(sizes, np.diff(edge_offsets)))).any():
+        raise DataError(f"edge {int(np.argmax(bad))} does not join a lower to a higher node of its graph")
     return Graphs(
         node_offsets=arrays["slices[x]"],
-        edge_offsets=offsets // 2,
+        edge_offsets=edge_offsets,
         edges=edges,
         bits=bits,
         centre=arrays["center_node_idx"],

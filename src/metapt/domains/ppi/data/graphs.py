@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from metapt.errors import DataError
 from metapt.files import atomic_path, reading
 
 EVIDENCE = 7  # number of evidence bits of an edge: STRING's evidence channels
@@ -60,33 +59,3 @@ def load(path: Path) -> Graphs:
     """
     with reading(path, "prepare the graphs") as raw, np.load(raw, allow_pickle=False) as file:
         return Graphs(**{field.name: file[field.name] for field in fields(Graphs)})
-
-
-def check(graphs: Graphs) -> None:
-    """Check that the arrays fit together. Raises DataError if they do not; the message says why."""
-    count, edge_count = len(graphs.species), len(graphs.bits)
-    coarse, fine = (int(tasks) for tasks in graphs.tasks)
-    shapes = {
-        "node_offsets": (count + 1,),
-        "edge_offsets": (count + 1,),
-        "edges": (edge_count, 2),
-        "centre": (count,),
-        "coarse": (count, -(-coarse // 8)),
-        "fine": (count, -(-fine // 8)),
-    }
-    for name, shape in shapes.items():
-        if getattr(graphs, name).shape != shape:
-            raise DataError(f"{name} has the shape {getattr(graphs, name).shape} instead of {shape}")
-    if not count:
-        raise DataError("there are no graphs")
-    sizes = np.diff(graphs.node_offsets)
-    for name, last in (("node_offsets", graphs.node_offsets[-1]), ("edge_offsets", edge_count)):
-        offsets = getattr(graphs, name)
-        if offsets[0] != 0 or (np.diff(offsets) < 0).any() or offsets[-1] != last:
-            raise DataError(f"{name} does not rise from 0 to the number of what it counts")
-    if (bad := (sizes < 1) | (graphs.centre >= sizes)).any():
-        raise DataError(f"graph {int(np.argmax(bad))} has no node where its centre should be")
-    limit = np.repeat(sizes, np.diff(graphs.edge_offsets))
-    bad = (graphs.edges[:, 0] >= graphs.edges[:, 1]) | (graphs.edges[:, 1] >= limit)
-    if bad.any():
-        raise DataError(f"edge {int(np.argmax(bad))} does not join a lower to a higher node of its graph")
