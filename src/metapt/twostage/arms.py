@@ -51,12 +51,6 @@ def to_pretrain(arm: A) -> A:
     return arm.to_run().model_copy(update=changes)
 
 
-def pretrain_part(arm: Any, domain: Any) -> dict[str, Any]:
-    """Return the settings on which the PT of an arm of a domain depends."""
-    pretrain = {} if arm.method == NO_PT else plain(changed(domain.pretrain, arm.pretrain))
-    return {"arm_settings": plain(to_pretrain(arm)), "pretrain": pretrain}
-
-
 def sharing(pretraining: Mapping[str, dict[str, Any]]) -> dict[str, str]:
     """Return for each arm the first arm with the same PT, whose PT runs serve both.
 

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from metapt.engine.jobs import Files, Job, Jobs
-from metapt.sections import DomainSection, JobSettings, ResumableSettings, seed_numbers
-from metapt.twostage.arms import ComparedArm, changed, pretrain_part, sharing
+from metapt.sections import DomainSection, JobSettings, ResumableSettings, plain, seed_numbers
+from metapt.twostage.arms import NO_PT, ComparedArm, changed, sharing, to_pretrain
 
 A = TypeVar("A", bound=ComparedArm)
 S = TypeVar("S", bound=DomainSection)
@@ -137,9 +137,10 @@ class TwoStageJobs(Jobs[S], Generic[S, A]):
         """Return the domain's `finetune` with the changes of an arm."""
         return changed(self.config.finetune, arm.finetune)
 
-    def pretrain_part(self, arm: A) -> dict[str, Any]:
+    def pretrain_part(self, arm: Any) -> dict[str, Any]:
         """Return the settings on which an arm's PT depends."""
-        return pretrain_part(arm, self.config)
+        pretrain = {} if arm.method == NO_PT else plain(self.changed_pretrain(arm))
+        return {"arm_settings": plain(to_pretrain(arm)), "pretrain": pretrain}
 
     def pretrain_setting(self, arm: A, setting: str) -> str:
         """Return the setting of the PT run that serves an arm in a setting."""

@@ -101,18 +101,14 @@ class TwoStageResults(Results):
         """
         return self.values(arm, metric, setting, PRETRAINING).sort_index()
 
-    def pretraining_series(self, arm: str, name: str, setting: str | None = None) -> pd.DataFrame:
-        """Return the rows of a series of an arm's PT runs; none if no run has it."""
-        s = self.series
-        found = s[(s["stage"] == "pretrain") & (s["arm"] == arm) & (s["name"] == name)]
-        return found if setting is None else found[found["setting"] == setting]
-
     def by_seed(self, arm: str, name: str, setting: str) -> pd.DataFrame:
         """Return a series of an arm's PT runs, with a row for each step and a column for each PT seed.
 
         Raises NotMeasuredError if no PT run has it.
         """
-        found = self.pretraining_series(arm, name, setting)
+        s = self.series
+        ours = (s["stage"] == "pretrain") & (s["arm"] == arm) & (s["setting"] == setting)
+        found = s[ours & (s["name"] == name)]
         if found.empty:
             raise NotMeasuredError(f"No PT run of {arm}, {setting}, has left a series {name!r}.")
         return found.pivot(index="step", columns="seed", values="value")

@@ -96,5 +96,4 @@ def test_arms_that_share_pt_runs_have_their_numbers(tmp_path: Path) -> None:
     assert numbers.loc["simclr-tuned", f"{TIME_PER_STEP}, median"] == pytest.approx(0.04 * 1.04)
     assert numbers.loc["meta-tuned", f"{TIME_PER_STEP}, ratio"] == pytest.approx(1.5)
     assert {"simclr", "simclr-tuned", "meta-tuned"} == set(metrics.read(outputs["metrics"])["arm"])
-    series = runs.results().pretraining_series("meta-tuned", DISPLACEMENT)
-    assert series.loc[series["seed"] == 2, "value"].tolist() == [4.0, 5.0]
+    assert runs.results().by_seed("meta-tuned", DISPLACEMENT, "n500")[2].tolist() == [4.0, 5.0]
