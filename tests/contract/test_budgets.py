@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 28_492, 193, 400),
-    ("tests", "*.py", 30_791, 184, 575),
+    ("src", "*.py", 28_360, 192, 400),
+    ("tests", "*.py", 30_751, 184, 575),
     ("workflow", "*.smk", 353, 4, 190),
 ]
 """Folder, files, lines of all files, number of files, lines of one file."""
