@@ -93,7 +93,6 @@ class Simulated:
 
     signals: NDArray[np.int16]  # [n, 12, 1000], microvolts at 100 Hz, leads as in `sources.LEADS`
     labels: NDArray[np.bool_]  # [n, 5], as in `sources.CLASSES`
-    severity: NDArray[np.float64]  # [n, 4], of MI, STTC, CD, HYP
     wall: NDArray[np.int64]  # [n], where an infarct is, if there is one: 0 inferior, 1 anterior
     pr: NDArray[np.float64]  # [n], s
     qrs: NDArray[np.float64]  # [n], width of the QRS complex, 1 for the kernels of the model
@@ -146,7 +145,7 @@ def generate(patients: int, seed: int) -> Simulated:
     About every sixth patient has two or three recordings: the same heart with different rhythms.
     """
     rng = np.random.default_rng(seed)
-    severity = rng.standard_normal((patients, 4))
+    severity = rng.standard_normal((patients, 4))  # of MI, STTC, CD, HYP
     conditions = severity + _DOUBT * rng.standard_normal((patients, 4)) > _PREVALENCE_CUT
     labels = np.column_stack([~conditions.any(axis=1), conditions])
     wall = rng.integers(2, size=patients)
@@ -163,16 +162,14 @@ def generate(patients: int, seed: int) -> Simulated:
     beats = rhythm(rng, rate[owner])
     ecg = leads[owner] @ dipole(beats, vectors[owner], pr[owner], qrs[owner], qt[owner])
     signals = twelve(1000 * (ecg + _noise(rng, *ecg.shape[:2])))
-    labels, severity, wall, pr, qrs, qt, fold = (each[owner] for each in (labels, severity, wall, pr, qrs, qt, fold))
-    return Simulated(signals, labels, severity, wall, pr, qrs, qt, beats, owner + 1, fold)
+    labels, wall, pr, qrs, qt, fold = (each[owner] for each in (labels, wall, pr, qrs, qt, fold))
+    return Simulated(signals, labels, wall, pr, qrs, qt, beats, owner + 1, fold)
 
 
-def rhythm(
-    rng: np.random.Generator, rate: NDArray[np.float64], cover: float = SAMPLES / FREQUENCY
-) -> NDArray[np.float64]:
+def rhythm(rng: np.random.Generator, rate: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return R peaks [n, beats], s, of hearts of mean `rate` [n], beats per minute, some beats early.
 
-    The first peak is before 0 and the last after `cover` seconds. The RR interval varies with blood pressure and
+    The first peak is before 0 and the last after the recording. The RR interval varies with blood pressure and
     breath, with the spectrum of McSharry et al. (peaks at 0.1 and 0.25 Hz, here jittered) and random phases.
     """
     n = len(rate)
@@ -183,7 +180,7 @@ def rhythm(
     early = rng.uniform(0, _EARLY, n)  # share of early beats
     peaks = [-1.0 - rng.uniform(0, 1, n) * mean]
     pause = np.ones(n)
-    while peaks[-1].min() < cover + 1:
+    while peaks[-1].min() < SAMPLES / FREQUENCY + 1:
         wave = (size * np.cos(2 * np.pi * frequency * peaks[-1][:, None, None] + phase)).sum(axis=(1, 2))
         hurry = np.where((rng.random(n) < early) & (pause == 1), rng.uniform(0.7, 0.9, n), 1.0)
         relative = np.clip(1 + wave + rng.normal(0, 0.01, n), 0.8, 1.25) * hurry * pause
