@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 28_360, 192, 400),
+    ("src", "*.py", 28_353, 192, 400),
     ("tests", "*.py", 30_751, 184, 575),
     ("workflow", "*.smk", 353, 4, 190),
 ]

@@ -246,10 +246,6 @@ def _fixed(label: str, arm: str, use: Literal["as_learned", "as_started"]) -> Si
     return Simclr(method="simclr", label=label, warp_of=WarpOf(of=arm, use=use))
 
 
-def _meta(label: str, controls: dict[str, list[str] | None], **settings: Any) -> EcgMeta:
-    return EcgMeta(label=label, controls=controls, **settings)
-
-
 MILD_WARP = Warp(smoothing="velocity", scale="log", initial=4.0, network_width=0)
 
 ARMS: dict[str, Arm] = {
@@ -257,9 +253,9 @@ ARMS: dict[str, Arm] = {
     "simclr": Simclr(method="simclr", label="SimCLR", controls={"no_pt": []}),
     "simclr-mild": Simclr(method="simclr", label="SimCLR, mild warp", warp=MILD_WARP),
     "optsla": OptSla(method="optsla", label="SimCLR + OptSLA", controls={"simclr": []}),
-    "meta": _meta(
-        "meta (K = 1)",
-        {
+    "meta": EcgMeta(
+        label="meta (K = 1)",
+        controls={
             "simclr": [],
             "optsla": ["epochs", "pretrain_steps"],
             "meta-frozen": ["warp_of"],
@@ -268,24 +264,28 @@ ARMS: dict[str, Arm] = {
         },
     ),
     "meta-frozen": _fixed("meta's warp, frozen", "meta", "as_learned"),
-    "meta-permuted_labels": _meta("meta, permuted labels", {}, extends="meta", placebo="permuted_labels"),
-    "meta-random_sign": _meta("meta, random signs", {}, extends="meta", placebo="random_sign"),
-    "meta-k0": _meta("meta, K = 0", {"simclr": []}, extends="meta", unroll_steps=0),
-    "meta-k5": _meta("meta, K = 5", {"simclr": []}, extends="meta", unroll_steps=5),
-    "meta-k10": _meta("meta, K = 10", {"simclr": []}, extends="meta", unroll_steps=10),
-    "meta-identity": _meta("meta, no inverse", {"simclr": []}, extends="meta", inverse=NeumannSeries(terms=0)),
+    "meta-permuted_labels": EcgMeta(label="meta, permuted labels", extends="meta", placebo="permuted_labels"),
+    "meta-random_sign": EcgMeta(label="meta, random signs", extends="meta", placebo="random_sign"),
+    "meta-k0": EcgMeta(label="meta, K = 0", controls={"simclr": []}, extends="meta", unroll_steps=0),
+    "meta-k5": EcgMeta(label="meta, K = 5", controls={"simclr": []}, extends="meta", unroll_steps=5),
+    "meta-k10": EcgMeta(label="meta, K = 10", controls={"simclr": []}, extends="meta", unroll_steps=10),
+    "meta-identity": EcgMeta(
+        label="meta, no inverse", controls={"simclr": []}, extends="meta", inverse=NeumannSeries(terms=0)
+    ),
     "no_pt-released": NoPretraining(method="no_pt", label="no PT, released", finetune=RELEASED["finetune"]),
     "simclr-released": Simclr(method="simclr", label="SimCLR, released", **RELEASED),
-    "meta-released": _meta("meta, released", {"simclr-released": []}, head_steps_between_updates=1, **RELEASED),
-    "meta-stable": _meta(
-        "meta-stable",
-        {"meta-stable-start": [], "meta-stable-frozen": ["warp_of"], "random_search": ["budget", "warp"]},
+    "meta-released": EcgMeta(
+        label="meta, released", controls={"simclr-released": []}, head_steps_between_updates=1, **RELEASED
+    ),
+    "meta-stable": EcgMeta(
+        label="meta-stable",
+        controls={"meta-stable-start": [], "meta-stable-frozen": ["warp_of"], "random_search": ["budget", "warp"]},
         **STABLE,
     ),
     "meta-stable-start": _fixed("meta-stable's warp at the start", "meta-stable", "as_started"),
     "meta-stable-frozen": _fixed("meta-stable's warp, frozen", "meta-stable", "as_learned"),
-    "meta-refitted": _meta(
-        "meta, refitted head", {"meta-stable-start": [], "random_search": ["budget", "warp"]}, **REFITTED
+    "meta-refitted": EcgMeta(
+        label="meta, refitted head", controls={"meta-stable-start": [], "random_search": ["budget", "warp"]}, **REFITTED
     ),
     "random_search": RandomSearch(method="random_search", label="random search"),
     "best_of_4": BestOf(method="best_of", label="SimCLR, best of 4 runs"),

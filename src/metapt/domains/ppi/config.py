@@ -214,10 +214,6 @@ def _from(label: str, arm: str, use: Use, **compared: Any) -> Supervised:
     return Supervised(method="supervised", label=label, weights=TaskWeights(of=arm, use=use), **compared)
 
 
-def _meta(label: str, controls: dict[str, list[str] | None], **settings: Any) -> PpiMeta:
-    return PpiMeta(label=label, controls=controls, **settings)
-
-
 ARMS: dict[str, Arm] = {
     "no_pt": WithoutPretraining(method="no_pt", label="no PT"),
     "graph_supervised": Supervised(
@@ -226,9 +222,9 @@ ARMS: dict[str, Arm] = {
     "cotrain": CoTrain(method="cotrain", label="CoTrain"),
     "cotrain_pcgrad": CoTrain(method="cotrain", label="CoTrain + PCGrad", gradients="pcgrad"),
     "cotrain_learned_weights": LearnedWeights(method="learned_weights", label="CoTrain + learned weights"),
-    "meta": _meta(
-        "meta",
-        {
+    "meta": PpiMeta(
+        label="meta",
+        controls={
             "graph_supervised": ["pretrain_lr"],
             "cotrain": ["pretrain_lr"],
             "cotrain_pcgrad": ["pretrain_lr", "gradients"],
@@ -238,18 +234,18 @@ ARMS: dict[str, Arm] = {
             "meta-permuted": ["weights"],
         },
     ),
-    "meta-identity": _meta(
-        "meta, no inverse", {"graph_supervised-slow": []}, extends="meta", inverse=NeumannSeries(terms=0)
+    "meta-identity": PpiMeta(
+        label="meta, no inverse", controls={"graph_supervised-slow": []}, extends="meta", inverse=NeumannSeries(terms=0)
     ),
-    "meta-stable": _meta(
-        "meta-stable",
-        {"graph_supervised": [], "meta-stable-frozen": ["weights"], "meta-stable-permuted": ["weights"]},
+    "meta-stable": PpiMeta(
+        label="meta-stable",
+        controls={"graph_supervised": [], "meta-stable-frozen": ["weights"], "meta-stable-permuted": ["weights"]},
         **STABLE,
     ),
     "graph_supervised-slow": Supervised(
         method="supervised", label="graph supervised, slow", extends="graph_supervised", pretrain_lr=1e-4
     ),
-    "meta-fast": _meta("meta, fast", {"graph_supervised": []}, extends="meta", pretrain_lr=1e-3),
+    "meta-fast": PpiMeta(label="meta, fast", controls={"graph_supervised": []}, extends="meta", pretrain_lr=1e-3),
     "meta-frozen": _from("meta's weights, frozen", "meta", "as_learned", controls={"meta-permuted": ["weights"]}),
     "meta-permuted": _from("meta's weights, permuted", "meta", "permuted"),
     "meta-stable-frozen": _from(
@@ -258,8 +254,8 @@ ARMS: dict[str, Arm] = {
     "meta-stable-permuted": _from("meta-stable's weights, permuted", "meta-stable", "permuted"),
     "no_pt-released": WithoutPretraining(method="no_pt", label="no PT, released", finetune=RELEASED["finetune"]),
     "graph_supervised-released": Supervised(method="supervised", label="graph supervised, released", **RELEASED),
-    "meta-released": _meta(
-        "meta, released", {"graph_supervised-released": []}, head_steps_between_updates=1, **RELEASED
+    "meta-released": PpiMeta(
+        label="meta, released", controls={"graph_supervised-released": []}, head_steps_between_updates=1, **RELEASED
     ),
 }
 
