@@ -213,7 +213,7 @@ def test_ft_of_heads_waits_at_its_beginning_and_for_its_scores(made: Any, epochs
         return lambda: linear_evaluation(problem, start, streams)
 
     assert rehearse(heads) == {
-        "twostage.heads: defined_classes": 1 + 2,  # of validation, and of the test for each head
+        "twostage.auroc: defined_classes": 1 + 2,  # of validation, and of the test for each head
         "twostage.heads: linear_evaluation": 3,  # first heads and learning rates go to the device, the curves come back
         "twostage.heads: score": 2 * 2,
     }

@@ -21,8 +21,8 @@ from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import without_compiler
 from metapt.training.progress import steps
 from metapt.training.seeds import generator
-from metapt.twostage import heads
-from metapt.twostage.heads import FinetuneProblem, Score, Split, highest, linear_evaluation, logits
+from metapt.twostage.auroc import defined_classes, mean_auroc, undefined_classes
+from metapt.twostage.heads import FinetuneProblem, Score, Split, highest, linear_evaluation, logits, score
 from metapt.twostage.jobs import FinetuneSettings
 from metapt.twostage.quantities import FT_TIME, FULL_TRANSFER, LINEAR_EVALUATION, VALIDATION_AUROC, pair
 
@@ -106,8 +106,8 @@ class Transfer:
                 self._optimizer.step()
                 seen["loss"] = loss
             outputs, labels = self._outputs(self._network, self._head, "validation")
-            self._defined = heads.defined_classes(labels) if self._defined is None else self._defined
-            self.curve.append(100 * float(heads.mean_auroc(outputs, labels, self._defined)))
+            self._defined = defined_classes(labels) if self._defined is None else self._defined
+            self.curve.append(100 * float(mean_auroc(outputs, labels, self._defined)))
             if highest(self.curve) == len(self.curve) - 1:
                 self._best = copied(self._network), copied(self._head)
 
@@ -119,7 +119,7 @@ class Transfer:
     def score(self) -> Score:
         """Train to the end, and test."""
         self.train(self._problem.epochs)
-        return heads.score(self.curve, *self._outputs(*self._best, "test"), self._lr)
+        return score(self.curve, *self._outputs(*self._best, "test"), self._lr)
 
 
 def check_examples(train: int, evaluated: Mapping[str, Tensor], classes: Sequence[str], unit: str) -> None:
@@ -134,7 +134,7 @@ def check_examples(train: int, evaluated: Mapping[str, Tensor], classes: Sequenc
     if train < 2:
         raise DataError(f"FT trains on 2 or more {unit}, and here on {train}; take a larger FT set.")
     for name, labels in evaluated.items():
-        undefined = heads.undefined_classes(labels)
+        undefined = undefined_classes(labels)
         if len(undefined) == len(classes):
             raise DataError(
                 f"no class has both labels among the {len(labels)} {name}, so that no AUROC is defined; take more."

@@ -24,7 +24,8 @@ from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
-from metapt.twostage.heads import logits, mean_auroc
+from metapt.twostage.auroc import mean_auroc
+from metapt.twostage.heads import logits
 from metapt.twostage.pretraining import PretrainRun
 
 from ..twostage.whole_runs import Stopped, Unsaved

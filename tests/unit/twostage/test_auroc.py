@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from metapt.errors import DataError
-from metapt.twostage.heads import auroc, defined_classes, mean_auroc, undefined_classes
+from metapt.twostage.auroc import auroc, defined_classes, mean_auroc, undefined_classes
 
 
 def tensor(*values: float) -> Tensor:

@@ -22,7 +22,7 @@ from metapt.evaluation import metrics
 from metapt.files import reading
 from metapt.machine import Machine
 from metapt.twostage import pretraining
-from metapt.twostage.heads import auroc
+from metapt.twostage.auroc import auroc
 
 
 def run(settings: PpiPretrainSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:

@@ -21,7 +21,8 @@ from metapt.errors import ConfigError, DataError
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
-from metapt.twostage.heads import logits, mean_auroc
+from metapt.twostage.auroc import mean_auroc
+from metapt.twostage.heads import logits
 
 IMPLIED = 99  # least percentage of the graphs with a fine term that carry a related coarse term
 COMMON = 50  # percentage of all graphs from which on a coarse term is not informative
