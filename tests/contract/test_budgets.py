@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 28_515, 193, 400),
+    ("src", "*.py", 28_516, 193, 400),
     ("tests", "*.py", 30_870, 184, 575),
     ("workflow", "*.smk", 353, 4, 190),
 ]

@@ -80,7 +80,7 @@ class MetaPretraining:
         TypeError: the problem lacks a method, or an argument does not consist of dictionaries of tensors.
         ValueError: a tensor has a gradient hook, or the problem does not offer the curvature.
         ConfigError: encoder or meta-parameters are empty, a parameter is not of a floating type or not finite, or the
-            learning rate of one of PT is 0.
+            learning rate of one of PT is 0, or a millionth of another.
     """
 
     def __init__(

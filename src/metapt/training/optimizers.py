@@ -148,12 +148,13 @@ class Stepper:
             )
 
     def check_moving(self) -> None:
-        """Raise ConfigError if parameters have the learning rate 0 for good: hypergradients take all for trained."""
-        for group, names in zip(self.optimizer.param_groups, self._names, strict=True):
-            if self._schedule is None and not float(group["lr"]):
+        """Raise ConfigError if a learning rate is 0 for good, or at most a millionth of another one."""
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        for rate, names in zip(rates, self._names, strict=True):
+            if self._schedule is None and rate <= 1e-6 * max(rates):
                 raise ConfigError(
-                    f"the learning rate of {', '.join(names)} is 0, and hypergradients would take them for trained; "
-                    "legal: a positive one, or, to freeze them, `requires_grad_(False)` before the problem is made"
+                    f"the learning rate of {', '.join(names)} is {rate:g}, and hypergradients would take them for "
+                    "trained; legal: a larger one or, to freeze them, requires_grad_(False) before the problem is made"
                 )
 
     def step(self) -> None:
