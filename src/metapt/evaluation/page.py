@@ -203,12 +203,18 @@ def _cells(name: str, own: Mapping[str, Path]) -> pd.DataFrame:
 
 
 def _behind(cells: pd.DataFrame, runs: Runs, own: Path, row: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Return the records behind a claim or a difference: of its arm's and control's runs, or else of the experiment."""
-    found = cells[cells["arm"].isin([row["arm"], row["control"]])]
-    for column in ("metric", "evaluation", "setting"):
-        same = found[column] == row.get(column, "")
-        found = found[same] if row.get(column) and same.any() else found
-    return runs.behind(map(Path, found["record"]) if len(found) else [own])
+    """Return the records behind a claim or a difference: of its arm's and control's runs, or else of the experiment.
+
+    A control may have runs of another setting only, as that of an arm with half of the FT data.
+    """
+    found: list[Path] = []
+    for arm in (row["arm"], row["control"]):
+        part = cells[cells["arm"] == arm]
+        for column in ("metric", "evaluation", "setting"):
+            same = part[column] == row.get(column, "")
+            part = part[same] if row.get(column) and same.any() else part
+        found += map(Path, part["record"])
+    return runs.behind(found or [own])
 
 
 def _numbers(cells: pd.DataFrame, runs: Runs) -> Iterator[Json]:

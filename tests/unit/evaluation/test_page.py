@@ -172,6 +172,14 @@ def test_each_number_leads_to_the_records_behind_it(written: Path) -> None:
     assert behind(claim) == behind(difference) == k5 + meta
 
 
+def test_behind_a_difference_are_a_controls_runs_of_another_setting(written: Path) -> None:
+    runs, where = page.Runs(written.parent), {arm: written.parent / f"{arm}.json" for arm in ("k5", "meta")}
+    cells = pd.DataFrame({"arm": where.keys(), "setting": ["half", "full"], "record": map(str, where.values())})
+    row = {"arm": "k5", "control": "meta", "setting": "half"}
+    found = page._behind(cells.assign(metric="m", evaluation="e"), runs, written, row)
+    assert found == runs.behind(where.values())
+
+
 def test_names_of_arms_are_explained_and_links_are_in_words(written: Path) -> None:
     text = written.read_text()
     assert '<td><abbr title="Learn it with &lt;Algorithm 2&gt;">meta</abbr></td>' in text
