@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
     ("src", "*.py", 28_522, 193, 400),
-    ("tests", "*.py", 30_878, 184, 575),
+    ("tests", "*.py", 30_877, 184, 575),
     ("workflow", "*.smk", 353, 4, 190),
 ]
 """Folder, files, lines of all files, number of files, lines of one file."""

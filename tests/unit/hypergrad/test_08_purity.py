@@ -48,15 +48,11 @@ def tensors(value: Any) -> Iterator[Tensor]:
     """Every tensor in nested dictionaries, tuples, lists and dataclasses."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from tensors(part)
-    elif isinstance(value, (tuple, list)):
-        for part in value:
+    elif isinstance(value, dict | tuple | list):
+        for part in value.values() if isinstance(value, dict) else value:
             yield from tensors(part)
     elif is_dataclass(value):
-        for field in fields(value):
-            yield from tensors(getattr(value, field.name))
+        yield from tensors([getattr(value, field.name) for field in fields(value)])
 
 
 def call(problem: Normed, inverse: Any = Dense(damping=1.0), solver: Any = STEPS, **changes: Any) -> Any:  # noqa: B008

@@ -26,6 +26,7 @@ from metapt.hypergrad.layers.recompute import recomputed
 from .problems import draw
 
 STRIDE, PADDING = (1, 2), (0, 2)
+PARTS = ["weight", "bias", "running_mean", "running_var"]
 Function = Callable[..., Tensor]
 
 
@@ -199,15 +200,21 @@ def test_batch_norm_in_forward_mode_is_torchs_with_its_statistics(
     assert not torch.equal(results[0][2], draw(4, 3))
 
 
+def test_a_derivative_of_batch_norms_forward_derivative_is_that_of_finite_differences() -> None:
+    def slope(*values: Tensor) -> Tensor:
+        with forward_ad.dual_level():
+            duals = [forward_ad.make_dual(value, draw(30 + i, *value.shape)) for i, value in enumerate(values)]
+            return forward_ad.unpack_dual(batch_norm(*duals)).tangent
+
+    assert torch.autograd.gradcheck(slope, inputs((6, 3), (3,), (3,)))
+
+
 @pytest.mark.parametrize("shape", [(7, 3), (4, 3, 5), (4, 3, 2, 5)], ids=["2d", "3d", "4d"])
 @pytest.mark.parametrize("training", [True, False])
 def test_the_module_is_torchs_module(shape: tuple[int, ...], training: bool) -> None:
     ours = BatchNorm(3).double()
     theirs: nn.Module = (nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d)(3).double()
-    assert {name: value.shape for name, value in ours.state_dict().items()} == {
-        name: value.shape for name, value in theirs.state_dict().items()
-    }
-    state = {"weight": draw(1, 3), "bias": draw(2, 3), "running_mean": draw(3, 3), "running_var": draw(4, 3).exp()}
+    state = dict(zip(PARTS, (draw(1, 3), draw(2, 3), draw(3, 3), draw(4, 3).exp()), strict=True))
     outputs = []
     for module in (ours, theirs):
         module.load_state_dict({**module.state_dict(), **state})
@@ -224,12 +231,10 @@ def test_one_value_per_channel_has_no_variance() -> None:
         batch_norm(torch.ones(1, 3, 1, 1), torch.ones(3), torch.zeros(3))
 
 
-@pytest.mark.parametrize("wrong", ["weight", "bias", "running_mean", "running_var"])
+@pytest.mark.parametrize("wrong", PARTS)
 @pytest.mark.parametrize("channels", [2, 4])
 def test_a_tensor_of_other_channels_is_refused(wrong: str, channels: int) -> None:
-    parts = {
-        name: torch.ones(channels if name == wrong else 3) for name in ("weight", "bias", "running_mean", "running_var")
-    }
+    parts = {name: torch.ones(channels if name == wrong else 3) for name in PARTS}
     with pytest.raises(ValueError, match=rf"{wrong} has shape \({channels},\), for values of shape \(6, 3, 2, 9\)"):
         batch_norm(torch.ones(6, 3, 2, 9), **parts)
     with pytest.raises(ValueError, match=r"values of shape \(3,\)"):
@@ -280,22 +285,20 @@ def test_a_strided_convolution_of_few_channels_and_one_column_keeps_within_its_m
 def test_the_second_derivative_of_batch_norm_never_calls_its_kernel_without_a_weight() -> None:
     """On a GPU the kernel returns empty sums for channels-last values if it gets none."""
 
-    class Weights(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.given: list[bool] = []
+    given: list[bool] = []
 
+    class Weights(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is torch.ops.aten.native_batch_norm_backward.default:
-                self.given.append(args[2] is not None)
+                given.append(args[2] is not None)
             return func(*args, **(kwargs or {}))
 
     inputs = [torch.randn(shape, requires_grad=True) for shape in ((6, 3, 1, 4), (3,), (3,))]
-    with Weights() as weights:
+    with Weights():
         first = torch.autograd.grad(batch_norm(*inputs).pow(3).sum(), inputs, create_graph=True)
         torch.autograd.grad(sum(part.square().sum() for part in first), inputs)
-    assert len(weights.given) > 1
-    assert all(weights.given)
+    assert len(given) > 1
+    assert all(given)
 
 
 @pytest.mark.parametrize(

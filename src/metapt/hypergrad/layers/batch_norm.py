@@ -122,11 +122,12 @@ class _Forward(torch.autograd.Function):
     def jvp(context: Any, *tangents: Any) -> Tensor:
         """Return the derivative along the tangents dx, dw, db: a P(dx) + dw x^ + db."""
         values, weight, mean, scale = context.saved_tensors
-        dx, dw, db = (
-            torch.zeros_like(v) if t is None else t for v, t in zip((values, weight, weight), tangents, strict=False)
-        )
-        n = values.numel() // len(weight)
-        flat = _Channels(values)
+        if torch.is_grad_enabled():  # a derivative of this one needs mean and scale as functions of the values
+            variance, mean = torch.var_mean(values.to(mean.dtype), [0, *range(2, values.dim())], correction=0)
+            scale = torch.rsqrt(variance + context.eps)
+        given = zip((values, weight, weight), tangents, strict=False)
+        dx, dw, db = (torch.zeros_like(value) if tangent is None else tangent for value, tangent in given)
+        flat, n = _Channels(values), values.numel() // len(weight)
         dx_, x_ = flat(dx).to(mean.dtype), flat(values).to(mean.dtype)
         avg_dx = flat.sum(dx_) / n
         slope = dw - weight * scale * scale * (flat.sum(dx_ * x_) / n - mean * avg_dx)
@@ -159,8 +160,7 @@ class _Backward(torch.autograd.Function):
     def backward(context: Any, *cotangents: Tensor) -> Any:
         dy, values, w, mean, s, dw, db = context.saved_tensors
         g, gw, gb = cotangents
-        n = values.numel() // len(w)
-        flat = _Channels(values)
+        flat, n = _Channels(values), values.numel() // len(w)
         g_, dy_, x_ = flat(g), flat(dy), flat(values)
         sum_gx, sum_g = _sums(g, values, mean, s)
         sum_gdy, _ = _sums(g, dy, torch.zeros_like(mean), torch.ones_like(s))
