@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Tens
 
 from metapt.errors import ConfigError
 from metapt.training.optimizers import plain
-from metapt.training.overlap import Watch, tensors
+from metapt.training.overlap import Kept, Watch, tensors
 from metapt.training.seeds import Seeded, seed_of, seeded
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class LoaderBatches:
         self._finetuning = train, validation
         self._watch = Watch(train, validation)
         self._in_use: dict[str, _Drawn] = {}
+        self._first: Kept | None = None  # FT minibatch since the last one of PT
         epochs: dict[int, int] = {}
         # An FT solver that holds out minibatches recognises a repeated one by identity, so tensors are moved once.
         for name in ("train", "validation"):
@@ -79,13 +80,11 @@ class LoaderBatches:
 
     def pretrain(self) -> Seeded:
         """Return the minibatch of the next PT step."""
-        self._in_use.clear()
-        return Seeded(self._next("pretrain"), self._passes["pretrain"].seed("loss"))
+        return self._of_pt("pretrain")
 
     def hypergradient(self) -> Seeded:
         """Return the PT minibatch of the next hypergradient."""
-        self._in_use.clear()
-        return Seeded(self._next("hypergradient"), self._passes["hypergradient"].seed("loss"))
+        return self._of_pt("hypergradient")
 
     def train(self) -> Any:
         """Return the next FT training minibatch."""
@@ -131,9 +130,17 @@ class LoaderBatches:
         if drawn and not any(_NOTE in note for note in getattr(error, "__notes__", ())):
             error.add_note(f"{_NOTE}{'; '.join(map(str, drawn))}")
 
+    def _of_pt(self, name: str) -> Seeded:
+        self._in_use.clear()
+        self._first = None
+        return Seeded(self._next(name), self._passes[name].seed("loss"))
+
     def _watched(self, name: str) -> Any:
-        batch = self._next(name)
-        self._watch.see(name, self._in_use[name].batch, self._passes[name].number)
+        batch, passes = self._next(name), self._passes[name]
+        self._watch.see(name, self._in_use[name].batch, passes.number)
+        if not passes.number:
+            self._first = self._first or Kept(batch)
+            self._first.check()
         return batch
 
     def _next(self, name: str) -> Any:
@@ -187,7 +194,7 @@ class _Passes:
 
     def __init__(self, name: str, loader: Iterable[Any], seed: int, epochs: dict[int, int], apart: bool) -> None:
         self._name, self._seed, self._epochs = name, seed, epochs
-        self._loader = _own(loader, apart) if isinstance(loader, DataLoader) else loader
+        self._loader = _own(loader, apart)
         parts = _parts(self._loader)
         self._generators = _generators(parts)
         self._with_epochs = [each for each in parts if callable(getattr(each, "set_epoch", None))]
@@ -326,13 +333,15 @@ def _generators(parts: list[Any]) -> dict[torch.Generator, str]:
     return found
 
 
-def _own(loader: DataLoader[Any], apart: bool) -> DataLoader[Any]:
+def _own(loader: Any, apart: bool) -> Any:
     """Return a loader of the same minibatches that shares neither workers nor the generator of their seeds.
 
     Workers get their seed when they are started, at the first pass or at each one. A generator of its own
     keeps that draw from changing the order of a pass. With `apart` it shares no sampler either, and no iterable data
-    set, which may keep their place in a pass.
+    set, which may keep their place in a pass; nor what another loader than torch's has in its own attributes.
     """
+    if not isinstance(loader, DataLoader):
+        return copy(loader) if apart else loader
     own = copy(loader)
     own._iterator = None  # of persistent workers, if the loader was used before
     own.generator = torch.Generator()

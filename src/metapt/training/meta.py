@@ -102,14 +102,14 @@ class MetaPretraining:
         self._hypergradient_batch: Callable[[], Any] = getattr(batches, "hypergradient", batches.pretrain)
         self.settings = settings
         self._pretrainer = Pretrainer(step_problem or problem, batches, pretrained, settings.pretrain_optimizer)
-        self._pretrainer.check_moving()
+        self._pretrainer.optimizer.check_moving()
         if processes_of(problem) != self._pretrainer.processes:
             raise ConfigError("one of problem and step_problem is shared by processes, and one is not; legal: both")
         self._spare_gradient: Pretrained | None = None
         self._checked = False
         self._looks = _LOOKS
         self.meta = leaves(copied(meta))
-        self.averaged_meta = copied(meta)
+        self.averaged_meta = detached(self.meta) if settings.average_decay is None else copied(meta)
         self.head = copied(head)
         optimizer = settings.finetuning.optimizer
         self.head_state = {} if optimizer is None else optimizer.init(self.head)
@@ -324,15 +324,14 @@ class MetaPretraining:
         if self.settings.average_decay is not None:
             new, weight = detached(self.meta), 1 - self.settings.average_decay
             self.averaged_meta = {name: old.lerp(new[name], weight) for name, old in self.averaged_meta.items()}
-        else:
-            self.averaged_meta = copied(self.meta)
 
     def _described(self) -> dict[str, str]:
         """Return to what a checkpoint is bound. A run without `remainder` may go on to more iterations."""
         own = {each.name: getattr(self.settings, each.name) for each in fields(self.settings)}
         if not self.settings.remainder:
             del own["iterations"]
-        own |= {"pretrain_optimizer": self._pretrainer.settings, "meta_optimizer": self._meta_optimizer.settings}
+        own["pretrain_optimizer"] = self._pretrainer.optimizer.settings
+        own["meta_optimizer"] = self._meta_optimizer.settings
         return described(own)
 
     def state_dict(self) -> dict[str, Any]:

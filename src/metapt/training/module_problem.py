@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, ClassVar
 
 import torch
@@ -165,11 +165,21 @@ class ModuleProblem:
     def _call(self, function: str, module: nn.Module, values: Params, *arguments: Any) -> Tensor:
         self._check_modules()
 
+        def refuse(*_: Any) -> None:
+            raise ValueError(
+                f"{function} calls a module that it is not given, whose tensors are those of the start; legal: the "
+                "modules among its arguments. What FT needs of the encoder, encode returns"
+            )
+
         def call() -> Tensor:
-            with recomputed_with(module, values):
+            with recomputed_with(module, values), ExitStack() as hooks:
+                for part in others:
+                    hooks.enter_context(part.register_forward_pre_hook(refuse))
                 result: Tensor = functional_call(module, values, (self._functions[function], *arguments))
             return result
 
+        whole = set() if function in self._called else {part for each in self.modules for part in each.modules()}
+        others = [part for part in whole.difference(module.modules()) if not isinstance(part, torch.jit.ScriptModule)]
         result = call()
         if function in self._called or not isinstance(result, Tensor):
             return result

@@ -149,9 +149,9 @@ class Stepper:
 
     def check_moving(self) -> None:
         """Raise ConfigError if a learning rate is 0 for good, or at most a millionth of another one."""
-        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        rates = [float(group.get("initial_lr", group["lr"])) for group in self.optimizer.param_groups]
         for rate, names in zip(rates, self._names, strict=True):
-            if self._schedule is None and rate <= 1e-6 * max(rates):
+            if rate <= 1e-6 * max(rates) and (self._schedule is None or any(rates)):
                 raise ConfigError(
                     f"the learning rate of {', '.join(names)} is {rate:g}, and hypergradients would take them for "
                     "trained; legal: a larger one or, to freeze them, requires_grad_(False) before the problem is made"

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, SubsetRandomSampler
 from torch.utils.data import TensorDataset as InMemory
 
+from metapt.errors import ConfigError
+
 log = logging.getLogger("metapt.training.loaders")
 _EXAMPLES, _NUMBERS, _SPANS = 4_000, 256, 50
 """What is looked at: examples of a loader, numbers of an example's tensor, and minibatches of a list."""
@@ -53,6 +55,20 @@ class Watch:
                 "of examples that FT has seen, and the hyperparameters are learned for remembering them. Give "
                 "`validation` other examples than `train`, as by torch.utils.data.random_split",
                 common or self._examples.common,
+            )
+
+
+class Kept:
+    """An FT minibatch in use, with what it held when it was given."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch, self._content = batch, examples(batch)
+
+    def check(self) -> None:
+        """Raise ConfigError if it holds something else now."""
+        if examples(self.batch) != self._content:
+            raise ConfigError(
+                "an FT loader fills the tensors of a minibatch anew that is in use; legal: new ones, as by clone()"
             )
 
 

@@ -41,6 +41,7 @@ class Pretrainer:
 
     Attributes:
         pretrained: the present encoder, PT head and buffers.
+        optimizer: their optimiser with its schedule.
         loss: the PT loss before the last step that `run` has taken, a scalar; 0 if it has taken none.
         processes: those that share the problem (see `metapt.distributed`).
 
@@ -64,12 +65,7 @@ class Pretrainer:
         self.pretrained = Pretrained(*map(copied, pretrained)).leaves()
         self.loss = torch.zeros(())
         check_spec(optimizer, "optimizer")
-        self._optimizer = optimizer.stepper(joined(*self.pretrained[:2]))
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Return the settings of the optimiser and its schedule, as `described`."""
-        return self._optimizer.settings
+        self.optimizer = optimizer.stepper(joined(*self.pretrained[:2]))
 
     @explained
     @torch.enable_grad()
@@ -86,7 +82,7 @@ class Pretrainer:
                 minibatch.
         """
         check_context()
-        self._optimizer.check("pretrained", joined(*self.pretrained[:2]))
+        self.optimizer.check("pretrained", joined(*self.pretrained[:2]))
         batch = self.batches.pretrain()
         if self._tried:
             loss = Checked(self.problem).pretrain_loss(self.pretrained, detached(meta), batch)
@@ -106,7 +102,7 @@ class Pretrainer:
                 "pretrain_loss depends on no parameter of `pretrained`, so that PT changes nothing; call the module "
                 "with them: functional_call(module, {**pretrained.encoder, **pretrained.buffers}, inputs)"
             )
-        self._optimizer.step()  # it frees the gradients, since a meta-update needs the memory
+        self.optimizer.step()  # it frees the gradients, since a meta-update needs the memory
         return loss.detach()
 
     def step_along(self, gradient: Pretrained) -> None:
@@ -114,20 +110,16 @@ class Pretrainer:
         gradients = joined(*gradient[:2])
         for name, value in joined(*self.pretrained[:2]).items():
             value.grad = gradients.get(name)
-        self._optimizer.step()
+        self.optimizer.step()
         for name, value in self.pretrained.buffers.items():
             value.copy_(gradient.buffers[name])
-
-    def check_moving(self) -> None:
-        """Raise ConfigError as `Stepper.check_moving`."""
-        self._optimizer.check_moving()
 
     def weight_decay(self) -> list[float]:
         """Return the weight decay of each parameter of encoder and PT head, where it is a part of the gradient.
 
         The gradient is then that of the loss plus weight_decay / 2 |w|^2. Warn of a decay that is not, as of AdamW.
         """
-        optimizer, found, apart = self._optimizer.optimizer, {}, 0.0
+        optimizer, found, apart = self.optimizer.optimizer, {}, 0.0
         kind = type(optimizer).__name__
         for group in optimizer.param_groups:
             decay = float(group.get("weight_decay", 0.0))
@@ -150,7 +142,7 @@ class Pretrainer:
             "encoder": detached(self.pretrained.encoder),
             "pretrain_head": detached(self.pretrained.head),
             "buffers": dict(self.pretrained.buffers),
-            "pretrain_optimizer": self._optimizer.state_dict(),
+            "pretrain_optimizer": self.optimizer.state_dict(),
             "batches": self.processes.gather(self.batches.state_dict()),
         }
 
@@ -165,7 +157,7 @@ class Pretrainer:
             raise ValueError(f"it has {len(state['batches'])} processes, not {self.processes.size}")
         parts = zip(self.pretrained, ("encoder", "pretrain_head", "buffers"), strict=True)
         self.pretrained = Pretrained(*(restored(part, params, state[part]) for params, part in parts))
-        self._optimizer.load_state_dict(state["pretrain_optimizer"])
+        self.optimizer.load_state_dict(state["pretrain_optimizer"])
 
     def replay(self, state: dict[str, Any]) -> None:
         """Go to the minibatches after those of `state`. Raises ConfigError if they are others; can fail as loaders."""
@@ -213,7 +205,7 @@ class Pretrainer:
             Interrupted: a signal came inside `interruption.noticed()`; the state is saved.
         """
         saved = checkpoint.load() if checkpoint is not None else None
-        first, settings = 0, {} if checkpoint is None else described({"meta": meta}) | self.settings
+        first, settings = 0, {} if checkpoint is None else described({"meta": meta}) | self.optimizer.settings
         if checkpoint is not None and saved is not None:
             with checkpoint.taken_up(saved, settings):
                 self.restore(saved["pretrainer"])

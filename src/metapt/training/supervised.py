@@ -12,6 +12,7 @@ from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import FittedHead, MetaProblem, Params, Pretrained, Status
 from metapt.hypergrad.distributed import check_counts
 from metapt.training.optimizers import OptimizerSpec
+from metapt.training.overlap import Kept
 
 
 def minimise(loss: Callable[[Params], Tensor], params: Params, optimizer: OptimizerSpec, steps: int) -> Params:
@@ -57,12 +58,15 @@ def finetune_head(
         Tensors of the names, shapes and dtypes of `head`.
 
     Raises:
-        ConfigError: there is no minibatch, the head has no parameters, `l2` is not above 0, or processes that share
-            the problem have different numbers of minibatches.
+        ConfigError: there is no minibatch, the head has no parameters, `l2` is not above 0, a loader fills the tensors
+            of a minibatch anew, or processes that share the problem have different numbers of minibatches.
         TrainingError: the loss is not finite, or the fit does not reach a minimum.
         ValueError: `encode` or `head_loss` changes a minibatch or features in place.
     """
-    batches = list(batches)
+    kept = [Kept(batch) for batch in batches]
+    for each in kept[:1]:
+        each.check()
+    batches = [each.batch for each in kept]
     check_counts(problem, {"FT training minibatches": len(batches)})
     if not head:
         raise ConfigError("the FT head has no parameters with requires_grad=True, so that there is nothing to fit")

@@ -14,6 +14,7 @@ from metapt.evaluation.headroom import REFERENCE, RUN, Headroom, grid
 from metapt.evaluation.headroom import headroom as measured
 from metapt.files import write_csv
 from metapt.hypergrad import MetaProblem, Params, Pretrained
+from metapt.hypergrad.nested import cloned
 from metapt.hypergrad.params import detached
 from metapt.training.batches import Batches
 from metapt.training.optimizers import OptimizerSpec
@@ -95,9 +96,9 @@ def headroom(
         raise ConfigError(f"a headroom of {settings} settings with {len(chosen)} PT seeds; legal: 2 or more of each.")
     if len(set(chosen)) < len(chosen):
         raise ConfigError(f"the PT seeds {chosen} have one twice; legal: different seeds.")
-    tried = {} if reference is None else {REFERENCE: reference}
+    tried = {} if reference is None else {REFERENCE: cloned(reference)}
     for number in range(settings):
-        tried[f"headroom-{seed}-{number:02d}"] = draw(generator("headroom", seed, number))
+        tried[f"headroom-{seed}-{number:02d}"] = cloned(draw(generator("headroom", seed, number)))
     for taken in {hyperparameter for meta in tried.values() for hyperparameter in _numbers(meta)} & set(RUN):
         raise ConfigError(f"a hyperparameter is named {taken!r}, like a column of the table; give it another name.")
     rows: list[dict[str, Any]] = []

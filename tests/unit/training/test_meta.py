@@ -119,6 +119,15 @@ def made(problem: Any, batches: Any = None, **changes: Any) -> MetaPretraining:
     return problems.loop_of(problem, batches, **FIELDS | changes)
 
 
+def test_without_a_decay_the_average_is_the_present_value_also_where_it_was_changed_in_place() -> None:
+    loop = made(Classifier())
+    loop.run()
+    with torch.no_grad():
+        for value in loop.meta.values():
+            value.clamp_(0, 0.1)
+    assert same(loop.averaged_meta, loop.meta)
+
+
 def test_the_pt_steps_that_fill_no_iteration_follow_the_last_one(tmp_path: Path) -> None:
     problem = Classifier()
     loop, exact, halted = made(problem, remainder=3), made(problem), made(problem, remainder=3)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import orthogonal
+from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 
 import metapt
@@ -253,10 +254,11 @@ def test_parameters_that_are_frozen_or_unfrozen_later_are_refused(frozen: bool) 
     toys.pretrained(toy, 1)
 
 
+@pytest.mark.parametrize("schedule", [None, lambda optimizer: CosineAnnealingLR(optimizer, 100)])
 @refused("parameters frozen by an optimiser group", "encoder.0.weight", "requires_grad_(False)")
-def test_parameters_that_a_group_freezes_are_refused() -> None:
+def test_parameters_that_a_group_freezes_are_refused(schedule: Any) -> None:
     groups = {"encoder.0.weight": {"lr": 1e-9}}
-    toys.loop(problem(), 1, pretrain_optimizer=OptimizerSpec("SGD", {"lr": 0.1}, groups))
+    toys.loop(problem(), 1, pretrain_optimizer=OptimizerSpec("SGD", {"lr": 0.1}, groups, schedule))
 
 
 @right("weights loaded into the modules (`load_into`)")

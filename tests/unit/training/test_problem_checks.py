@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, UserDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -259,12 +259,44 @@ def test_a_problem_is_checked_once_in_a_run() -> None:
     assert counts[0] > counts[1] == counts[2]
 
 
-@refused("a parameter of a module taken outside of the loss", "of the PT head itself")
-def test_features_of_a_pt_head_by_a_closure_are_refused_without_a_graph_too() -> None:
+class Refilled:
+    def __iter__(self) -> Iterator[Any]:
+        x = torch.empty_like(toys.X[:2])
+        return ((x.copy_(part), toys.Y[:2]) for part in toys.X.split(2)[:3])
+
+
+def drawn(toy: Any) -> list[Any]:
+    batches = metapt.LoaderBatches(pretrain=[0], train=Refilled(), validation=[1])
+    return [batches.train() for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    "use", [drawn, lambda toy: metapt.finetune_head(toy, toy.pretrained, toy.head, Refilled())], ids=["call", "fit"]
+)
+@refused("an FT loader that fills the same tensors", "in use", "clone()")
+def test_minibatches_that_lie_in_the_same_tensors(use: Callable[[Any], object]) -> None:
+    use(toys.problem())
+
+
+@pytest.mark.parametrize("graph", [True, False])
+@refused("the encoder or the PT head, called by a closure in FT", "encode calls a module that it is not given")
+def test_features_of_a_pt_head_by_a_closure(graph: bool) -> None:
     modules = toys.modules()
     toy = toys.problem(**modules, encode=lambda encoder, batch: modules["head"](encoder(batch[0])))
-    with torch.no_grad():
+    with torch.set_grad_enabled(graph):
         toy.encode(toy.pretrained.encoder, (toys.X, toys.Y))
+
+
+@refused("the encoder or the PT head, called by a closure in FT", "finetune_loss calls", "encode returns")
+def test_prototypes_of_the_encoder_by_a_closure() -> None:
+    modules = toys.modules()
+
+    def loss(head: nn.Module, features: Tensor, batch: Any) -> Tensor:
+        with torch.no_grad():
+            prototype = modules["encoder"](toys.X).mean(0)
+        return (head(features - prototype) - 1).square().mean()
+
+    toys.gradient(toys.problem(**modules, finetune_loss=loss))
 
 
 @warned("a trainable module that is none of the three", "pretrain_loss depends on a parameter", "[3, 3]", "not trained")

@@ -98,6 +98,16 @@ def test_settings_do_not_depend_on_their_number_and_validation_results_are_kept(
     assert {row["validation"] for row in many} == {-1.0}
 
 
+def test_a_draw_may_fill_one_dictionary() -> None:
+    kept = {"target": torch.tensor(0.25)}
+
+    def filled(random: torch.Generator) -> Params:
+        kept["target"].normal_(generator=random)
+        return kept
+
+    assert measure(draw=filled, reference=kept, steps=1).rows == measure(steps=1).rows
+
+
 @pytest.mark.skipif(int(pd.__version__[0]) < 3, reason="pandas 2 reads some last digits of numbers wrongly")
 def test_the_rows_in_a_file_are_the_table_that_the_command_reads(tmp_path: Path) -> None:
     """Hyperparameters that are tensors have a column for each element; the reference may have no number for one."""

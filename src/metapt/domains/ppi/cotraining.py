@@ -116,7 +116,7 @@ class CoTrainer(Pretrainer):
         for head, part in (("pretrain_head", batch.pretrain), ("finetune_head", batch.finetune)):
             loss = self.problem.part({**self.pretrained.encoder, **self.pretrained.buffers}, head, part).mean()
             loss.backward()  # type: ignore[no-untyped-call]
-            self._optimizer.step()
+            self.optimizer.step()
             losses.append(loss.detach())
         return losses[0]
 
@@ -129,7 +129,7 @@ class CoTrainer(Pretrainer):
         )
         for value, gradient in zip(values, without_conflicts(list(first), list(second)), strict=True):
             value.grad = gradient
-        self._optimizer.step()
+        self.optimizer.step()
         return losses[0].detach()
 
 
