@@ -51,7 +51,7 @@ USES = {
     "An experiment": Use(
         1,
         "ecg_best_epoch",
-        ["| SimCLR ", "| meta (K = 1) ", "the best epoch of meta is at most that of simclr,meta,simclr,best epoch"],
+        ["| SimCLR ", "| meta ", "the best epoch of meta is at most that of simclr,meta,simclr,best epoch"],
         """
 targets = "ecg_best_epoch", "ecg_full_access"
 names, others = ({job.name for job in plan.needed(plan.summaries[each])} for each in targets)

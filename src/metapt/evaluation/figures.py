@@ -69,9 +69,10 @@ Style = tuple[int, int, str]
 
 def looks(labels: Mapping[str, str], styles: Mapping[str, Style]) -> dict[str, Look]:
     """Return the look of each arm, given labels by arm: in its style, else one that depends on its position."""
-    found = {}
+    found, used = {}, {styles[arm][0] for arm in labels if arm in styles}
+    free = [shade for shade in range(len(PALETTE)) if shade not in used] or [0]
     for place, (arm, name) in enumerate(labels.items()):
-        shade, marker, line = styles.get(arm, (place, place, "-."))
+        shade, marker, line = styles.get(arm, (free[place % len(free)], place, "-."))
         found[arm] = Look(name, colour(shade), MARKERS[marker % len(MARKERS)], line)
     return found
 
@@ -223,13 +224,13 @@ def trajectories(
 
 
 def histogram(
-    axis: Axes, values: ArrayLike, edges: ArrayLike, label: str, colour: str, alpha: float = 0.3, linewidth: float = 1.6
+    axis: Axes, values: ArrayLike, edges: ArrayLike, label: str, colour: str, alpha: float = 0.3, **line: Any
 ) -> None:
-    """Draw the histogram of values over bins with these edges, in per cent of the values."""
+    """Draw the histogram of values over bins with these edges, in per cent of the values; `line` is matplotlib's."""
     x = np.asarray(values, dtype=float)
     bins: Any = {"bins": np.asarray(edges).tolist(), "weights": np.full(x.size, 100 / max(1, x.size)), "color": colour}
     axis.hist(x, alpha=alpha, **bins)
-    axis.hist(x, histtype="step", linewidth=linewidth, label=label, **bins)
+    axis.hist(x, histtype="step", label=label, **{"linewidth": 1.6} | line | bins)
     axis.grid(axis="x", visible=False)
 
 

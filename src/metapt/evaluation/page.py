@@ -208,7 +208,7 @@ def _behind(cells: pd.DataFrame, runs: Runs, own: Path, row: Mapping[Any, Any]) 
     A control may have runs of another setting only, as that of an arm with half of the FT data.
     """
     found: list[Path] = []
-    for arm in (row["arm"], row["control"]):
+    for arm in (row["arm"], row["control"]) if row["arm"] in set(cells["arm"]) else ():
         part = cells[cells["arm"] == arm]
         for column in ("metric", "evaluation", "setting"):
             same = part[column] == row.get(column, "")

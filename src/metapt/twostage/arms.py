@@ -127,7 +127,8 @@ def check_controls(settings: DomainSection, own: Mapping[str, ComparedArm], defa
     """
     arms = {name: arm.resolved(own) for name, arm in own.items()}
     for experiment, section in settings.experiments():
-        compared, labelled = [name for name in section.arm_names() if name in arms], dict[str, str]()
+        compared = [name for name in section.arm_names() if name in arms]
+        labelled = dict(zip(compared, compared, strict=True))
         for name in compared:
             if (other := labelled.setdefault(label := label_of(name, arms[name]), name)) != name:
                 raise ValueError(

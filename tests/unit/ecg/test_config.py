@@ -66,6 +66,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"full_access": {"arms": ["simclr", "a_b"]}, "arms": {"simclr": {"label": "a b"}, "a_b": {"extends": "meta"}}},
         "arms.a_b and arms.simclr, which full_access compares, are both called 'a b'",
     ),
+    ({"full_access": {"arms": ["simclr", "no_pt"]}, "arms": {"simclr": {"label": "no_pt"}}}, "are both called 'no_pt'"),
 ]
 """A section, and what the sentence says of the place and what is legal there."""
 

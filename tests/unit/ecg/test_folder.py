@@ -169,7 +169,7 @@ def test_all_that_is_wrong_with_records_is_said_at_once(tmp_path: Path) -> None:
     for name in ("new", "cut", "raw"):
         write(tmp_path / name, good, 100)
     (tmp_path / "cut.dat").write_bytes(b"")
-    (tmp_path / "raw.hea").write_text((tmp_path / "raw.hea").read_text().replace(" 1000.0(", " 0.0("))
+    (tmp_path / "raw.hea").write_text((tmp_path / "raw.hea").read_text().replace(" 16 1000.0(", "\t16\t0.0("))
     label(tmp_path, *rows, "cut,c,1,1,1,1", "raw,d,1,1,1,1")
     refused(
         tmp_path, "missing leads: some (V5, V6), twice (V6), both (V6);", "leads that are there twice: twice (V5);",

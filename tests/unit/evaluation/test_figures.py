@@ -147,9 +147,9 @@ def test_the_ramp_gets_lighter_and_fewer_than_three_points_are_not_joined() -> N
     assert [figures.line_style([0.0] * count) for count in (2, 3)] == ["none", "-"]
 
 
-def test_an_unknown_arm_has_colour_and_marker_of_its_place_and_a_line_of_its_own() -> None:
-    known = {"meta": (3, 2, "-")}
+def test_an_unknown_arm_has_a_marker_of_its_place_a_line_of_its_own_and_a_colour_that_is_left() -> None:
+    known = {"meta": (1, 2, "-")}
     found = looks({"meta": "Meta", "own_arm": "own arm", "other": "other"}, known)
-    assert found["meta"] == ("Meta", figures.colour(3), figures.MARKERS[2], "-")
-    assert found["own_arm"] == ("own arm", figures.colour(1), figures.MARKERS[1], "-.")
-    assert found["other"] == ("other", figures.colour(2), figures.MARKERS[2], "-.")
+    assert found["meta"] == ("Meta", figures.colour(1), figures.MARKERS[2], "-")
+    assert found["own_arm"] == ("own arm", figures.colour(2), figures.MARKERS[1], "-.")
+    assert found["other"] == ("other", figures.colour(3), figures.MARKERS[2], "-.")

@@ -178,6 +178,7 @@ def test_behind_a_difference_are_a_controls_runs_of_another_setting(written: Pat
     row = {"arm": "k5", "control": "meta", "setting": "half"}
     found = page._behind(cells.assign(metric="m", evaluation="e"), runs, written, row)
     assert found == runs.behind(where.values())
+    assert page._behind(cells, runs, written, row | {"arm": "the best of several"}) == runs.behind([written])
 
 
 def test_names_of_arms_are_explained_and_links_are_in_words(written: Path) -> None:

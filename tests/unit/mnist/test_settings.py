@@ -131,6 +131,8 @@ META = {"method": "meta"}
         (arms_of("bptt", a=META | {"pretrain_steps": 3}), "does not divide the 500 PT steps"),
         (arms_of("bptt", a=META | {"epochs": 3}), "bptt.arms.a.epochs has no meaning"),
         (arms_of("bptt", a=BPTT | {"budget_of": "mta"}), "a.budget_of is 'mta', which is no arm; legal: a"),
+        (arms_of("bptt", meta=META | {"heads": "shared"}), "bptt.arms.meta.heads is 'shared'; legal: the default"),
+        (arms_of("bptt", a=BPTT, bptt_limited=BPTT | {"budget_of": "a"}), "budget_of is 'a'; legal: the default"),
         (arms_of("bptt", a=BPTT | {"budget_of": "a"}), "bptt.arms.a.budget_of runs in a circle: a -> a"),
         (arms_of("bptt", a=BPTT | {"budget_of": "b"}, b=BPTT | {"budget_of": "a"}), "in a circle: a -> b -> a"),
         ({"bptt": {"initial": 30}}, "initial_augmentation.mean is 45, and initial is 30; legal: 30"),

@@ -194,6 +194,7 @@ def test_the_summary_names_the_better_evaluation(tmp_path: Path) -> None:
     numbers = runs.write().tabled()[0].set_index(["setting", "arm"])
     assert numbers.loc[("full_access", "no_pt"), "best"] == "full_transfer"
     assert numbers.loc[("half_data", "meta"), "best"] == "linear_evaluation"
+    assert runs.results().setting_of_control("graph_supervised", "half_data") == "full_access"
     assert numbers.loc[("held_out_tasks", "meta"), "paper_mean"] == 77.0
     assert len(numbers) == 3 * 4
     assert math.isnan(numbers.loc[("full_access", "meta-stable"), "mean"]), "a run that diverged is not averaged away"

@@ -46,7 +46,7 @@ CASES = [
         | {("simclr", "no_pt"), ("meta", "optsla")},
         ("meta", "simclr", 500, "full_transfer", 0.1),
         0.065,
-        ("SimCLR + OptSLA", "79.00 ± 0.11 [0.2]", "meta (K = 1) minus SimCLR"),
+        ("SimCLR + OptSLA", "79.00 ± 0.11 [0.2]", "meta minus SimCLR"),
     ),
     Case(
         ppi,

@@ -254,7 +254,7 @@ ARMS: dict[str, Arm] = {
     "simclr-mild": Simclr(method="simclr", label="SimCLR, mild warp", warp=MILD_WARP),
     "optsla": OptSla(method="optsla", label="SimCLR + OptSLA", controls={"simclr": []}),
     "meta": EcgMeta(
-        label="meta (K = 1)",
+        label="meta",
         controls={
             "simclr": [],
             "optsla": ["epochs", "pretrain_steps"],
@@ -288,7 +288,7 @@ ARMS: dict[str, Arm] = {
         label="meta, refitted head", controls={"meta-stable-start": [], "random_search": ["budget", "warp"]}, **REFITTED
     ),
     "random_search": RandomSearch(method="random_search", label="random search"),
-    "best_of_4": BestOf(method="best_of", label="SimCLR, best of 4 runs"),
+    "best_of_4": BestOf(method="best_of", label="SimCLR, best of several runs"),
     "simclr-joint": Joint(method="joint", label="SimCLR + supervised", controls={"simclr": []}),
     "bissl": BiSsl(method="bissl", label="BiSSL", controls={"simclr": [], "bissl-start": ["anchor"]}),
     "bissl-start": BiSsl(method="bissl", extends="bissl", label="BiSSL, anchor at its start", anchor="start"),

@@ -280,7 +280,8 @@ class BpttStudy(RotationData):
     def check(self, domain: Any) -> None:
         """Raise ValueError for an arm with epochs, an unknown budget_of, or a warm-up that leaves no meta-update.
 
-        The fixed arms `initial_augmentation` and `optimal_augmentation` must have the rotations `initial` and `target`.
+        The fixed arms `initial_augmentation` and `optimal_augmentation` must have the rotations `initial` and `target`;
+        the arms that claims compare, the heads and the budget of the default.
         """
         super().check(domain)
         named = {"initial_augmentation": "initial", "optimal_augmentation": "target"}
@@ -301,6 +302,11 @@ class BpttStudy(RotationData):
                     )
                 _check_warmup(name, arm, self.pretrain_steps // arm.pretrain_steps, self.steps_per_epoch)
             self._check_budget(name)
+            default = type(self).model_fields["arms"].default.get(name, arm)
+            for own in ("heads", "budget_of"):
+                if (found := getattr(arm, own, None)) != getattr(default, own, None):
+                    legal = "the default, since the claims on this arm are for it, or an arm of another name"
+                    raise ValueError(f".arms.{name}.{own} is {found!r}; legal: {legal}")
 
     def _check_budget(self, name: str) -> None:
         chain = [name]

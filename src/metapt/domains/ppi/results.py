@@ -137,9 +137,8 @@ class PpiResults(TwoStageResults):
 
     def setting_of_control(self, control: str, setting: str) -> str:
         """Return the setting of a control's runs; under half data, those of PT without FT data are of full access."""
-        arm = self.config.arms.get(control)
-        served = self.key == HALF_DATA and arm is not None and setting in (FULL_ACCESS, HALF_DATA)
-        return finetune_setting(arm, HALF_DATA) if served and arm is not None else setting
+        arm, served = self.config.arms.get(control), (FULL_ACCESS, HALF_DATA) if self.key == HALF_DATA else (HALF_DATA,)
+        return finetune_setting(arm, HALF_DATA) if arm is not None and setting in served else setting
 
     def starts(self, arms: Iterable[str]) -> list[tuple[str, str]]:
         """Return pairs of an arm and its start (`start_of`), of those of `arms` that have one."""

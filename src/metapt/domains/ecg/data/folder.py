@@ -40,7 +40,7 @@ MICROVOLTS = {"nv": 1e-3, "uv": 1.0, "mv": 1e3, "v": 1e6}
 
 _LEAD = re.compile(r"(?:(?:mdc_ecg_lead|ecg|ekg|lead)[ _]*)*(d?i{1,3}|[dl][123]|av[rlf]|[vc][ _]?[1-6])", re.IGNORECASE)
 _MICRO, _PLAIN = re.compile(rb"/[\x80-\xff]+[vV]"), re.compile(rb"/[vV]\b")
-_NO_GAIN = re.compile(rb"^[^#\s]\S* +[\dx:+]+ +0[0.]*[(/ \r\n]", re.MULTILINE)  # wfdb reads a gain of 200
+_NO_GAIN = re.compile(rb"^[^#\s]\S*[ \t]+[\dx:+]+[ \t]+0[0.]*[(/\s]", re.MULTILINE)  # wfdb reads a gain of 200
 _CLASS = re.compile(r"[\w.+/-]{1,40}")
 _LABELS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
 _FOLDS = {text: fold for fold in FOLDS for text in (f"{fold}", f"{fold}.0")}

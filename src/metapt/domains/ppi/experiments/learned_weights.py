@@ -295,7 +295,8 @@ def _histograms(results: PpiResults, weights: Mapping[str, pd.DataFrame], axis: 
     with figures.style():
         for arm, table in weights.items():
             values = table.to_numpy(dtype=float).ravel()
-            figures.histogram(axis, values, EDGES, look[arm].label, look[arm].colour, alpha=0.12, linewidth=1.8)
+            label, colour, _, line = look[arm]
+            figures.histogram(axis, values, EDGES, label, colour, alpha=0.12, linewidth=1.8, linestyle=line)
         axis.set(xlabel="learned weight", ylabel="share of PT tasks (%)")
     figures.title(axis, "weights at the end, all PT seeds")
 
@@ -326,10 +327,11 @@ def _trajectories(results: PpiResults, bands: Mapping[str, pd.DataFrame], axis: 
     look = results.looks()
     with figures.style():
         for arm, band in bands.items():
-            axis.plot(band.index, band["centre"], color=look[arm].colour, linewidth=2.2, label=look[arm].label)
+            label, colour, _, line = look[arm]
+            axis.plot(band.index, band["centre"], color=colour, linewidth=2.2, linestyle=line, label=label)
             for end in ("lower", "upper"):
-                axis.plot(band.index, band[end], color=look[arm].colour, linewidth=1.1, linestyle="--")
-        axis.set(xlabel="meta-iteration", ylabel="weight: median, and\n10 % and 90 % (dashed)", ylim=(-0.05, 2.05))
+                axis.plot(band.index, band[end], color=colour, linewidth=0.9, linestyle=line)
+        axis.set(xlabel="meta-iteration", ylabel="weight: median, and\n10 % and 90 % (thin)", ylim=(-0.05, 2.05))
         axis.margins(x=0)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     figures.title(axis, "weights in PT, mean over PT seeds")
