@@ -135,12 +135,18 @@ def released() -> str:
 
 
 def width8() -> str:
-    """Return the table on SimCLR at width 8 with 760 PT steps of 256, under two FTs."""
-    found, rows = runs("ecg/width8-760_steps")["test"].unstack("arm"), []
-    ways = {"FT of the paper's text": (FT, ""), "FT of its released code": (FT, "-eval_64"), "linear": (LINEAR, "")}
-    for name, (evaluation, end) in ways.items():
-        without, simclr = (found.loc[evaluation][arm + end] for arm in ("no_pt", "simclr"))
-        row = {"width 8, 760 PT steps of 256": name, "no PT [95 %]": spread(estimate_mean(without))}
+    """Return the table on SimCLR at width 8 with 760 and 3,800 PT steps of 256, under two FTs."""
+    short, long = (runs(f"ecg/width8-{steps}_steps")["test"].unstack("arm") for steps in (760, 3800))
+    rows = []
+    for name, table, evaluation, end in (
+        ("760, the text's FT", short, FT, ""),
+        ("760, the released code's FT", short, FT, "-eval_64"),
+        ("760, linear", short, LINEAR, ""),
+        ("3,800, the text's FT", long, FT, ""),
+        ("3,800, linear", long, LINEAR, ""),
+    ):
+        without, simclr = short.loc[evaluation]["no_pt" + end], table.loc[evaluation]["simclr" + end]
+        row = {"width 8, PT steps of 256": name, "no PT [95 %]": spread(estimate_mean(without))}
         row |= {"SimCLR": number(simclr.mean()), "SimCLR − no PT [95 %]": spread(estimate_mean(simclr - without))}
         rows.append(row | {"n": str(len(simclr))})
     return markdown(rows)
