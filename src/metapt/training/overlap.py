@@ -1,4 +1,4 @@
-"""A look at whether FT validation examples are FT training examples, too."""
+"""Looks at FT examples: whether validation and training have some in common, and whether minibatches stay as given."""
 
 from __future__ import annotations
 
