@@ -12,8 +12,8 @@ round the steps of a row take turns: a plain PT step and the bare encoder's forw
 views, or a meta-update with Neumann 1, with the identity, or with Neumann 1 whose PT gradient serves the next PT step.
 "Recomputed" is the meta-update with Neumann 1 and `recompute: true`. A period is 10 PT steps and a meta-update. Ratios
 are of times in the same round. Peak memory is that of a first step, on a CPU in its own process. The counted limit is
-that of `limit.py`, measured in each round. On a GPU all precisions of the plain PT step are timed, and columns are
-added (see `steps.py`).
+that of `limit.py`, measured in each round. On a GPU all precisions of the plain PT step are timed, and steps as
+CUDA graphs; columns are added (see `steps.py`).
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ def make_steps(setting: Setting, width: int, arguments: argparse.Namespace) -> d
 
         return run
 
-    others = {f"plain, {each}": plain(each) for each in ("tf32", "bfloat16") if arguments.device == "cuda"}
+    others: dict[str, Callable[[], object]] = {}
+    if arguments.device == "cuda":
+        others = {f"plain, {each}": plain(each) for each in ("tf32", "bfloat16")} | captured(setting, width, arguments)
     return others | {
         "bare": bare,
         "plain": plain(arguments.precision),
@@ -126,11 +128,23 @@ def make_steps(setting: Setting, width: int, arguments: argparse.Namespace) -> d
     }
 
 
-def transfer(setting: Setting, width: int, arguments: argparse.Namespace) -> Transfer:
+def captured(setting: Setting, width: int, arguments: argparse.Namespace) -> dict[str, Callable[[], object]]:
+    """Return the steps that are timed as CUDA graphs."""
+    warp = SMOOTH.model_copy(update={"network_width": width})
+    arm = config.EcgMeta(warp=warp, batch_size=arguments.batch, meta_lr=1e-3)
+    loop, _ = meta_loop(dataclasses.replace(setting, capture=True), arm)
+    return {
+        "plain, captured": loop._pretrain_step,
+        "neumann, captured": loop._meta_update,
+        "finetune, captured": steps.finetune_step(transfer(setting, width, arguments, capture=True)),
+    }
+
+
+def transfer(setting: Setting, width: int, arguments: argparse.Namespace, capture: bool = False) -> Transfer:
     """Return an FT run on one minibatch."""
     start, settings = setting.initial(), config.EcgFinetuning(batch_size=arguments.batch, precision=arguments.precision)
     sets = finetune.Sets(*3 * [labelled(setting, 0, arguments.batch)])
-    problem = finetune.EcgFinetuneProblem(width, sets, settings)
+    problem = finetune.EcgFinetuneProblem(width, sets, settings, capture)
     return Transfer(problem, start, settings.lr, generator("benchmark", 0))
 
 

@@ -22,11 +22,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from limit import Limit, Step, flop, moved
 from metapt.hypergrad.layers.precision import computing_in
 from metapt.machine import keep_freed_memory, machine_name
+from metapt.training.capture import CALLS_BEFORE
 from metapt.twostage.finetuning import Transfer
 
 PERIOD = 10
@@ -128,7 +128,8 @@ def step_rows(table: Table, group: object, steps: dict[str, Step], parameters: I
         table: takes the rows.
         group: the first column.
         steps: "plain" (on a GPU also "plain, tf32" and "plain, bfloat16"), "bare" (the encoder's forward and backward
-            pass), "neumann", "identity", "recomputed", "reused" with "along", the PT step that follows it, "finetune".
+            pass), "neumann", "identity", "recomputed", "reused" with "along", the PT step that follows it, "finetune";
+            some of them also "captured".
         parameters: those that PT trains.
         bar: what the plain PT step over its counted limit should be at most.
     """
@@ -163,6 +164,13 @@ def step_rows(table: Table, group: object, steps: dict[str, Step], parameters: I
     table.row(group, "meta-update, Neumann 1, recomputed, s", again, step=steps["recomputed"])
     table.row(group, "meta-update, recomputed / Neumann 1", ratios(again, once), "1.2")
     table.row(group, "FT step, s", *table.in_turn(steps["finetune"]), step=steps["finetune"])
+    for name, what in (("plain", "plain PT step"), ("neumann", "meta-update, Neumann 1"), ("finetune", "FT step")):
+        if step := steps.get(f"{name}, captured"):
+            for _ in range(CALLS_BEFORE):
+                step()
+            seconds, captured = table.in_turn(steps[name], step)
+            table.row(group, f"{what}, captured, s", captured, step=step)
+            table.row(group, f"{what}, captured / not", ratios(captured, seconds))
 
 
 def memory_rows(table: Table, group: object, peak: Callable[[str], float], others: Iterable[str] = ()) -> None:
@@ -177,15 +185,7 @@ def memory_rows(table: Table, group: object, peak: Callable[[str], float], other
 
 def finetune_step(transfer: Transfer) -> Step:
     """Return a step of FT of a whole network on the first minibatch of an epoch."""
-
-    def run() -> None:
-        features, labels = next(transfer._epoch(transfer._network))
-        loss = F.binary_cross_entropy_with_logits(F.linear(features, *transfer._head.values()), labels)
-        transfer._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        transfer._optimizer.step()
-
-    return run
+    return lambda: transfer.step(next(transfer.minibatches()))
 
 
 def ratios(top: list[float], bottom: list[float]) -> list[float]:

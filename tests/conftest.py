@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-from metapt.training import checkpoint
+from metapt.training import capture, checkpoint
 
-from . import devices, kernels
+from . import devices, graphs, kernels
 
 settings.register_profile("quick", max_examples=20)
 settings.register_profile("whole", max_examples=300)
@@ -61,3 +61,12 @@ def queue_on_gpu() -> Callable[..., None]:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU; torch.cuda.is_available() is false")
     return devices.queue_on_gpu
+
+
+@pytest.fixture
+def recordings(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Let the CPU record functions as a GPU does; return the function that counts recordings."""
+    monkeypatch.setattr(capture, "_KIND", "cpu")
+    monkeypatch.setattr(capture, "CaptureStream", graphs.CaptureStream)
+    monkeypatch.setattr(graphs.CaptureStream, "recordings", 0)
+    return lambda: graphs.CaptureStream.recordings

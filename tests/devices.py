@@ -27,7 +27,7 @@ _SOURCE = str(Path(__file__).parents[1] / "src" / "metapt")
 _HELPERS = str(Path(_SOURCE) / "hypergrad" / "params.py")
 
 aten = torch.ops.aten
-_READING = {
+READING = {
     aten._linalg_check_errors.default,
     aten._local_scalar_dense.default,  # item(), float(), int(), bool()
     aten._unique2.default,
@@ -206,7 +206,7 @@ def _reads(func: Any, args: Any, kwargs: Any) -> bool:
         return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
     if func is aten.repeat_interleave.Tensor:
         return kwargs.get("output_size") is None
-    return func in _READING
+    return func in READING
 
 
 def _is_device(device: Any) -> bool:

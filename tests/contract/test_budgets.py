@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 28_562, 193, 400),
-    ("tests", "*.py", 30_936, 184, 575),
+    ("src", "*.py", 28_978, 195, 400),
+    ("tests", "*.py", 31_317, 186, 575),
     ("workflow", "*.smk", 353, 4, 190),
 ]
 """Folder, files, lines of all files, number of files, lines of one file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from metapt.twostage.heads import FinetuneProblem, linear_evaluation, whole
 from ..unit.ecg import small_ecgs
 from ..unit.ppi.small_arms import ARMS_HERE, setting_in
 from ..unit.ppi.small_graphs import TEST_SPECIES, small_graphs
+from ..unit.training.problems import same
 
 Rehearse = Callable[..., dict[str, int]]
 ADAM = OptimizerSpec("Adam", {"lr": 1e-3, "fused": True})
@@ -51,10 +53,10 @@ def graphs_on(device: str) -> PpiDataset:
     return on_device(small_graphs(), device)
 
 
-def simclr(warp: Any, folder: Path, device: str) -> tuple[Pretrainer, Any]:
+def simclr(warp: Any, folder: Path, device: str, capture: bool = False) -> tuple[Pretrainer, Any]:
     """Return a trainer of ECGs with a fixed warp, and the warp's parameters."""
     setting, policy = small_ecgs.setting_in(folder, device=device, epochs=20), policy_of(warp)
-    trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
+    trainer = replace(setting, capture=capture).trainer(setting.problem(policy), setting.batches(), setting.initial())
     return trainer, setting.initial_meta(policy)
 
 
@@ -105,8 +107,9 @@ def test_nor_does_it_on_a_gpu(name: str, tmp_path: Path, queue_on_gpu: Callable[
     queue_on_gpu(partial(steps_of, name, tmp_path))
 
 
-def ecg_loop(arm: EcgMeta, folder: Path, device: str) -> MetaPretraining:
-    return ecg_arms.meta_loop(small_ecgs.setting_in(folder, device=device, epochs=20), arm)[0]
+def ecg_loop(arm: EcgMeta, folder: Path, device: str, capture: bool = False) -> MetaPretraining:
+    setting = small_ecgs.setting_in(folder, device=device, epochs=20)
+    return ecg_arms.meta_loop(replace(setting, capture=capture), arm)[0]
 
 
 def ppi_loop(name: str, folder: Path, device: str) -> MetaPretraining:
@@ -165,12 +168,12 @@ def test_where_a_meta_update_waits(name: str, tmp_path: Path, rehearse: Rehearse
     assert not fitted or NEWTON.issubset(waits)
 
 
-def ecg_finetuning(device: str) -> tuple[FinetuneProblem, Pretrained]:
+def ecg_finetuning(device: str, capture: bool = False, **changes: Any) -> tuple[FinetuneProblem, Pretrained]:
     dataset = small_ecgs.dataset(device)
     parts = (np.arange(40), np.arange(40, 55), np.arange(55, 70))
     sets = Sets(*(Labelled(dataset.signals(part), dataset.labels(part)) for part in parts))
-    settings = EcgFinetuning.model_validate(STEPS)
-    return EcgFinetuneProblem(2, sets, settings), initial_resnet(2, generator("encoder")).to(device)
+    settings = EcgFinetuning.model_validate(STEPS | changes)
+    return EcgFinetuneProblem(2, sets, settings, capture), initial_resnet(2, generator("encoder")).to(device)
 
 
 def ppi_finetuning(device: str) -> tuple[FinetuneProblem, Pretrained]:
@@ -199,6 +202,55 @@ def test_ft_of_the_network_waits_once_in_an_epoch(made: Any, rehearse: Rehearse)
         return epoch
 
     assert rehearse(transfer) == {"twostage.finetuning: Transfer.train": 1}
+
+
+# Captured
+
+
+@pytest.mark.parametrize("warp", [small_ecgs.NETWORK, small_ecgs.SQUARE])
+def test_captured_pt_of_ecgs_is_plain_pt(warp: Any, tmp_path: Path, recordings: Callable[[], int]) -> None:
+    (plain, meta), (ours, _) = (simclr(warp, tmp_path, "cpu", each) for each in (False, True))
+    for each in (plain, ours):
+        each.run(meta, 6)
+    assert same(plain.state_dict(), ours.state_dict())
+    assert recordings() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, HEAD])
+def test_captured_meta_pt_of_ecgs_is_plain_meta_pt(changes: Any, tmp_path: Path, recordings: Callable[[], int]) -> None:
+    plain, ours = (ecg_loop(SQUARE.model_copy(update=changes), tmp_path, "cpu", each) for each in (False, True))
+    for each in (plain, ours):
+        each.run()
+    assert same(plain.state_dict(), ours.state_dict())
+    assert recordings() == 2
+
+
+@pytest.mark.parametrize("changes", [{}, {"batch_norm": "eval"}, {"precision": "bfloat16"}])
+def test_captured_ft_of_ecgs_is_plain_ft(changes: Any, recordings: Callable[[], int]) -> None:
+    plain, ours = (Transfer(*ecg_finetuning("cpu", each, **changes), 1e-3, generator("ft")) for each in (False, True))
+    assert plain.score() == ours.score()
+    assert recordings() == 2  # the last minibatch of an epoch is smaller
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_captured_ecgs_have_the_losses_of_plain_ones(
+    tmp_path: Path, queue_on_gpu: Callable[..., None]
+) -> None:
+    def losses(capture: bool) -> list[float]:
+        trainer, meta = simclr(small_ecgs.NETWORK, tmp_path, "cuda", capture)
+        loop = ecg_loop(SQUARE, tmp_path, "cuda", capture)
+        for _ in range(loop.settings.warmup + 4):
+            loop.iterate()
+        transfer = Transfer(*ecg_finetuning("cuda", capture), 1e-3, generator("ft"))
+        batch = next(transfer.minibatches())
+        return [
+            *(float(trainer.step(meta)) for _ in range(6)),
+            *(float(transfer.step(batch)) for _ in range(6)),
+            float(loop.loss),
+        ]
+
+    assert losses(True) == pytest.approx(losses(False), rel=1e-2)
 
 
 @pytest.mark.parametrize("epochs", [1, 5])

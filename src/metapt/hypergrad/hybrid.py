@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -15,7 +15,7 @@ from metapt.hypergrad.checks import check_arguments, check_outputs, check_unchan
 from metapt.hypergrad.curvature import gauss_newton, hessian
 from metapt.hypergrad.distributed import check_counts
 from metapt.hypergrad.finetune import FineTuning
-from metapt.hypergrad.inverse import Inverse, Matvec, Status
+from metapt.hypergrad.inverse import Inverse, Matvec, SolveResult, Status
 from metapt.hypergrad.layers.passes import unread
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import (
@@ -100,6 +100,48 @@ class Hypergradient(NamedTuple):
     diagnostics: Diagnostics
 
 
+class How(NamedTuple):
+    """How `implicit` computes; see the arguments of `hypergradient`, of which `weight_decay` is a list here."""
+
+    inverse: Inverse
+    curvature: Curvature
+    keep_gradient: bool
+    weight_decay: list[float]
+
+
+class Implicit(NamedTuple):
+    """The product of g2 with the inverse Hessian and the mixed derivative, detached from any graph.
+
+    Attributes:
+        product: without the minus sign of Eq. 4, one tensor per meta-parameter.
+        solved: the product with the inverse Hessian.
+        loss: PT loss on the PT minibatch, a scalar.
+        gradient: see `Hypergradient.pretrain_gradient`, finite or not; None if it was not asked for.
+    """
+
+    product: Vector
+    solved: SolveResult
+    loss: Tensor
+    gradient: Pretrained | None
+
+
+@torch.enable_grad()
+def implicit(problem: MetaProblem, pretrained: Pretrained, meta: Params, batch: Any, g2: Vector, how: How) -> Implicit:
+    """Return the product of (g2, 0), one tensor per parameter of encoder and PT head; see `hypergradient`."""
+    pt, phi = pretrained.leaves(), leaves(meta)
+    zeros = g2[len(pt.encoder) :]
+    graph = _Graph(problem, pt, phi, batch, how.curvature, zeros, how.keep_gradient, how.weight_decay)
+    solved = how.inverse(graph.matvec, g2)
+    # Forward mode is taken only where there is no graph of the PT gradient, with which reverse mode is cheaper.
+    if graph.has_gradient or how.keep_gradient or not hasattr(problem, "mixed_product"):
+        loss = graph.loss
+        product = vjp(graph.gradient, list(phi.values()), solved.value, needed=unconnected(meta))
+    else:
+        products, loss = cast(ForwardProblem, problem).mixed_product(pretrained.leaves(), phi, batch, solved.value)
+        product = [products[name].detach() for name in meta]
+    return Implicit(product, solved, loss.detach(), graph.detached_gradient() if how.keep_gradient else None)
+
+
 @torch.enable_grad()
 def hypergradient(
     problem: MetaProblem,
@@ -116,6 +158,7 @@ def hypergradient(
     curvature: Curvature = "hessian",
     keep_gradient: bool = True,
     weight_decay: float | Sequence[float] = 0.0,
+    solve: Callable[..., Implicit] = implicit,
 ) -> Hypergradient:
     """Return d(FT validation loss) / d(meta) (Eq. 3; the lines of g1, g2 and the IFT in Algorithm 2).
 
@@ -143,6 +186,7 @@ def hypergradient(
         weight_decay: of the PT optimiser, if it is a part of the gradient as in `torch.optim.SGD`: a number, or one for
             each parameter of encoder, then PT head. PT then ends where the gradient of L + weight_decay / 2 |w|^2 is
             zero, so that H has it on its diagonal.
+        solve: takes and returns what `implicit` does; the training loop may capture it.
 
     Raises:
         TypeError: an argument is of a wrong type (see `check_arguments`), or a function of the problem returns no
@@ -171,27 +215,14 @@ def hypergradient(
     tuned = finetuning(
         problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch
     )
-    pt, phi = pretrained.leaves(), leaves(meta)
-    zeros = zeros_like(list(pt.head.values()))
-    g2 = [*tuned.encoder_gradient.values(), *zeros]
-    decay = list(weight_decay) if isinstance(weight_decay, Sequence) else [weight_decay] * len(pt.vector())
-    graph = _Graph(problem, pt, phi, pretrain_batch, curvature, zeros, keep_gradient, decay)
-    solved = inverse(graph.matvec, g2)
-    # The product with the mixed derivative (Eq. 4) is linear in g2, so the minus sign is applied to the result. Forward
-    # mode is taken only where there is no graph of the PT gradient, with which reverse mode is cheaper.
-    if graph.has_gradient or keep_gradient or not hasattr(problem, "mixed_product"):
-        loss = graph.loss
-        product = vjp(graph.gradient, list(phi.values()), solved.value, needed=unconnected(meta))
-        result = scaled(product, -1.0)
-    else:
-        products, loss = cast(ForwardProblem, problem).mixed_product(
-            pretrained.leaves(), phi, pretrain_batch, solved.value
-        )
-        result = [-products[name].detach() for name in meta]
-    pretrain_gradient = graph.detached_gradient() if keep_gradient else None
+    g2 = [*tuned.encoder_gradient.values(), *zeros_like(list(pretrained.head.values()))]
+    decay = list(weight_decay) if isinstance(weight_decay, Sequence) else [weight_decay] * len(pretrained.vector())
+    how = How(inverse, curvature, keep_gradient, decay)
+    product, solved, loss, pretrain_gradient = solve(problem, pretrained, meta, pretrain_batch, g2, how)
+    result = scaled(product, -1.0)  # Eq. 4 is linear in g2, so that its sign can be applied last
     inverse_norm, status = norm(solved.value), solved.status
     kept = [] if pretrain_gradient is None else pretrain_gradient.vector()
-    solved_finite, loss_finite, result_finite, kept_finite = each_finite([inverse_norm], [loss.detach()], result, kept)
+    solved_finite, loss_finite, result_finite, kept_finite = each_finite([inverse_norm], [loss], result, kept)
     finite = loss_finite and result_finite and kept_finite
     if not kept_finite:
         pretrain_gradient = None
@@ -199,7 +230,6 @@ def hypergradient(
         status = Status.NON_FINITE  # otherwise the status of the solver says why
     if not solved_finite or not finite or tuned.status is Status.NON_FINITE:
         result = [torch.full_like(value, torch.nan) for value in result]
-    del graph
     check_second_derivatives(
         users,
         *arguments,
@@ -210,7 +240,7 @@ def hypergradient(
     diagnostics = Diagnostics(
         finetune_losses=tuned.train_losses,
         validation_loss=tuned.validation_loss,
-        pretrain_loss=loss.detach(),
+        pretrain_loss=loss,
         head_gradient_norm=tuned.head_gradient_norm,
         encoder_gradient_norm=norm(g2),
         inverse_norm=inverse_norm,

@@ -10,7 +10,7 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -60,12 +60,29 @@ class Inverse(Protocol):
         """Return an approximate solution of `matvec(value) = b`; change neither argument."""
 
 
+@runtime_checkable
+class Unread(Protocol):
+    """An `Inverse` that can be computed without reading a number, so that nothing waits for a GPU."""
+
+    def unread(self, matvec: Matvec, b: Vector) -> tuple[Vector, Tensor]:
+        """Return a solution, and the norm by which it is judged."""
+
+    def judged(self, value: Vector, first: float, last: float) -> SolveResult:
+        """Return the result, given a solution, the norm of b and that norm, both finite."""
+
+
 @dataclass(frozen=True)
 class Identity:
     """The identity in place of the inverse, without any product (T1 - T2; Luketina et al. 2016)."""
 
     def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
         return SolveResult(b, Status.OK, math.nan, 0) if all_finite(b) else _not_finite(b, Status.NON_FINITE, 0)
+
+    def unread(self, matvec: Matvec, b: Vector) -> tuple[Vector, Tensor]:
+        return b, norm(b)
+
+    def judged(self, value: Vector, first: float, last: float) -> SolveResult:
+        return SolveResult(value, Status.OK, math.nan, 0)
 
 
 @dataclass(frozen=True)
@@ -94,17 +111,24 @@ class Neumann:
             raise ValueError(f"step_size is {self.step_size}; legal: a positive number")
 
     def __call__(self, matvec: Matvec, b: Vector) -> SolveResult:
+        value, residual = self.unread(matvec, b)
+        first, last = torch.stack([norm(b), residual]).tolist()
+        if not math.isfinite(last):
+            grown = math.isfinite(first) and self._grows(matvec, b)
+            return _not_finite(b, Status.DIVERGED if grown else Status.NON_FINITE, self.terms)
+        return self.judged(value, first, last)
+
+    def unread(self, matvec: Matvec, b: Vector) -> tuple[Vector, Tensor]:
         term, total = b, b
         for _ in range(self.terms):
             term = add(term, matvec(term), -self.step_size)
             total = add(total, term)
-        first, last = torch.stack([norm(b), norm(term)]).tolist()
-        if not math.isfinite(last):
-            grown = math.isfinite(first) and self._grows(matvec, b)
-            return _not_finite(b, Status.DIVERGED if grown else Status.NON_FINITE, self.terms)
+        return scaled(total, self.step_size), norm(term)
+
+    def judged(self, value: Vector, first: float, last: float) -> SolveResult:
         # Slower growth is harmless with few terms, and an indefinite Hessian always has it.
         status = Status.DIVERGED if last > 2 * first else Status.OK
-        return SolveResult(scaled(total, self.step_size), status, last, self.terms)
+        return SolveResult(value, status, last, self.terms)
 
     def _grows(self, matvec: Matvec, b: Vector) -> bool:
         """Return whether a series that is not finite has overflowed although its first products were finite.

@@ -14,14 +14,17 @@ from metapt.errors import ConfigError
 from metapt.hypergrad import Diagnostics, Hypergradient, Identity, MetaProblem, Params, Pretrained, hypergradient
 from metapt.hypergrad.checks import check_arguments, check_problem
 from metapt.hypergrad.distributed import processes_of
-from metapt.hypergrad.hybrid import check_curvature
+from metapt.hypergrad.hybrid import Implicit, check_curvature, implicit
+from metapt.hypergrad.inverse import Unread
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import Vector, all_finite, copied, detached, leaves, like, mean, norm, scaled, vjp
 from metapt.hypergrad.problem import Checked
 from metapt.training.batches import Batches, explained
+from metapt.training.capture import recorded_on
 from metapt.training.checkpoint import Checkpoint, described
 from metapt.training.diagnosis import Diagnosis, Trace
 from metapt.training.guard import HypergradientGuard, cause_of
+from metapt.training.implicit import CapturedImplicit
 from metapt.training.interruption import Every
 from metapt.training.meta_settings import MetaSettings
 from metapt.training.overlap import warn_of_repeated
@@ -67,6 +70,8 @@ class MetaPretraining:
         settings: the settings.
         step_problem: the problem of plain PT steps, if they compute the same PT loss in another way; None: `problem`.
             A PT step that reuses the gradient of a hypergradient takes that of `problem`.
+        capture: on a GPU, replay as CUDA graphs PT steps (see `Pretrainer`) and, if the inverse is `Neumann` or
+            `Identity`, the part of a hypergradient after FT.
 
     Attributes:
         meta: the present meta-parameters.
@@ -92,6 +97,7 @@ class MetaPretraining:
         head: Params,
         settings: MetaSettings,
         step_problem: MetaProblem | None = None,
+        capture: bool = False,
     ) -> None:
         check_arguments(problem, pretrained, meta, head)
         check_curvature(problem, settings.curvature)
@@ -101,18 +107,22 @@ class MetaPretraining:
         self.batches = batches
         self._hypergradient_batch: Callable[[], Any] = getattr(batches, "hypergradient", batches.pretrain)
         self.settings = settings
-        self._pretrainer = Pretrainer(step_problem or problem, batches, pretrained, settings.pretrain_optimizer)
+        optimizer = settings.pretrain_optimizer
+        self._pretrainer = Pretrainer(step_problem or problem, batches, pretrained, optimizer, capture)
         self._pretrainer.optimizer.check_moving()
         if processes_of(problem) != self._pretrainer.processes:
             raise ConfigError("one of problem and step_problem is shared by processes, and one is not; legal: both")
+        self._implicit: Callable[..., Implicit] = implicit
+        if capture and isinstance(settings.inverse, Unread) and recorded_on(self.pretrained.vector()):
+            self._implicit = CapturedImplicit()
         self._spare_gradient: Pretrained | None = None
         self._checked = False
         self._looks = _LOOKS
         self.meta = leaves(copied(meta))
         self.averaged_meta = detached(self.meta) if settings.average_decay is None else copied(meta)
         self.head = copied(head)
-        optimizer = settings.finetuning.optimizer
-        self.head_state = {} if optimizer is None else optimizer.init(self.head)
+        inner = settings.finetuning.optimizer
+        self.head_state = {} if inner is None else inner.init(self.head)
         self.iteration = 0
         self.first_iteration = 0
         self.loss = torch.zeros(())
@@ -305,6 +315,7 @@ class MetaPretraining:
             curvature=self.settings.curvature,
             keep_gradient=reuse,
             weight_decay=self.weight_decay,
+            solve=self._implicit,
         )
         self.diagnostics = result.diagnostics
         self.trace.record_hypergradient(result.diagnostics)

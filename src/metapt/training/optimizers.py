@@ -223,6 +223,20 @@ class Stepper:
         return [float(group["lr"]) for group in optimizer.param_groups]
 
 
+def gradients_of(loss: Tensor, values: list[Tensor]) -> list[Tensor | None]:
+    """Return the gradients of a loss, as optimisers take them, w.r.t. leaves; None where it does not depend on one.
+
+    Their `grad` is None before and after.
+    """
+    for value in values:
+        value.grad = None  # of a loss that calls backward, or of a step that failed
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = [value.grad for value in values]
+    for value in values:
+        value.grad = None
+    return gradients
+
+
 def check_spec(value: object, what: str) -> None:
     """Raise ConfigError if the argument `what` is no OptimizerSpec."""
     if not isinstance(value, OptimizerSpec):

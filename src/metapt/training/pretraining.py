@@ -18,10 +18,11 @@ from metapt.hypergrad.nested import cloned
 from metapt.hypergrad.params import all_finite, check_context, copied, detached, joined
 from metapt.hypergrad.problem import Checked
 from metapt.training.batches import Batches, explained
+from metapt.training.capture import Captured, drawing, recorded_on
 from metapt.training.checkpoint import Checkpoint, described
 from metapt.training.guard import NO_VALUE
 from metapt.training.interruption import Every
-from metapt.training.optimizers import OptimizerSpec, check_spec
+from metapt.training.optimizers import OptimizerSpec, check_spec, gradients_of
 from metapt.training.progress import steps
 from metapt.training.recorder import Recorder
 
@@ -38,6 +39,8 @@ class Pretrainer:
         batches: source of PT minibatches.
         pretrained: initial encoder, PT head and buffers; they are copied.
         optimizer: optimiser of encoder and PT head, with its learning-rate schedule.
+        capture: on a GPU, replay the PT loss and its gradient as a CUDA graph (see `Captured`). A step then takes the
+            time of its kernels, and the memory of one stays taken.
 
     Attributes:
         pretrained: the present encoder, PT head and buffers.
@@ -48,11 +51,17 @@ class Pretrainer:
     Raises:
         TypeError: the problem has no PT loss, or `pretrained` does not consist of dictionaries of tensors.
         ValueError: a parameter has a gradient hook.
-        ConfigError: the encoder is empty, or a parameter is not of a floating type or not finite.
+        ConfigError: the encoder is empty, or a parameter is not of a floating type or not finite; or steps are
+            captured of a problem that processes share.
     """
 
     def __init__(
-        self, problem: MetaProblem, batches: Batches, pretrained: Pretrained, optimizer: OptimizerSpec
+        self,
+        problem: MetaProblem,
+        batches: Batches,
+        pretrained: Pretrained,
+        optimizer: OptimizerSpec,
+        capture: bool = False,
     ) -> None:
         if not callable(getattr(problem, "pretrain_loss", None)):
             raise TypeError(f"the problem, a {type(problem).__name__}, has no method pretrain_loss (see MetaProblem)")
@@ -66,6 +75,10 @@ class Pretrainer:
         self.loss = torch.zeros(())
         check_spec(optimizer, "optimizer")
         self.optimizer = optimizer.stepper(joined(*self.pretrained[:2]))
+        if capture and self.processes.size > 1:
+            raise ConfigError("steps of a problem that processes share can't be captured; legal: capture=False")
+        captured = Captured(self._differentiated, self._tensors, self._loss, "pretrain_loss")
+        self._captured = captured if capture and recorded_on(self.pretrained.vector()) else None
 
     @explained
     @torch.enable_grad()
@@ -80,30 +93,52 @@ class Pretrainer:
             TypeError: the loss is no tensor.
             ValueError: the loss is no scalar, has no graph, depends on none of the parameters, or changes its
                 minibatch.
+            ConfigError, TrainingError: the step can't be captured, or the loss depends on what is not captured.
         """
         check_context()
         self.optimizer.check("pretrained", joined(*self.pretrained[:2]))
         batch = self.batches.pretrain()
         if self._tried:
-            loss = Checked(self.problem).pretrain_loss(self.pretrained, detached(meta), batch)
+            loss, gradients = self._gradient(detached(meta), batch)
         else:  # the first step shows on copies whether the loss changes what it is given
             check_params("set of meta-parameters", meta)
             self.check_equal(meta)
             phi, copy = cloned((detached(meta), batch))
-            loss = Checked(self.problem).pretrain_loss(self.pretrained, phi, copy)
+            loss, gradients = self._differentiated(phi, copy)
             check_same_params("pretrain_loss", "meta-parameter", meta, phi)
             check_same("pretrain_loss", batch, copy)
             self._tried = True
-        for value in self.pretrained.vector():
-            value.grad = None  # of a loss that calls backward, or of a step that failed
-        loss.backward()  # type: ignore[no-untyped-call]
-        if all(value.grad is None for value in self.pretrained.vector()):
+        if all(gradient is None for gradient in gradients):
             raise ValueError(
                 "pretrain_loss depends on no parameter of `pretrained`, so that PT changes nothing; call the module "
                 "with them: functional_call(module, {**pretrained.encoder, **pretrained.buffers}, inputs)"
             )
+        for value, gradient in zip(self.pretrained.vector(), gradients, strict=True):
+            value.grad = gradient
         self.optimizer.step()  # it frees the gradients, since a meta-update needs the memory
-        return loss.detach()
+        return loss
+
+    def _gradient(self, meta: Params, batch: Any) -> tuple[Tensor, list[Tensor | None]]:
+        """Return what `_differentiated` does, captured or not."""
+        if self._captured is None:
+            return self._differentiated(meta, batch)
+        with drawing(batch, self._tensors()) as plain:
+            loss, gradients = self._captured(meta, plain)
+        return loss.clone(), gradients
+
+    def _differentiated(self, meta: Params, batch: Any) -> tuple[Tensor, list[Tensor | None]]:
+        """Return the PT loss, and its gradient w.r.t. each parameter of encoder and PT head."""
+        loss = Checked(self.problem).pretrain_loss(self.pretrained, meta, batch)
+        return loss.detach(), gradients_of(loss, self.pretrained.vector())
+
+    def _loss(self, meta: Params, batch: Any) -> Tensor:
+        """Return the PT loss; buffers stay as they are."""
+        with torch.no_grad():
+            own = self.pretrained._replace(buffers=copied(self.pretrained.buffers))
+            return self.problem.pretrain_loss(own, meta, batch)
+
+    def _tensors(self) -> list[Tensor]:
+        return [*self.pretrained.vector(), *self.pretrained.buffers.values()]
 
     def step_along(self, gradient: Pretrained) -> None:
         """Take one PT step with a gradient that was computed at the present weights, and take over its buffers."""

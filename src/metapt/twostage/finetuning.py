@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +18,9 @@ from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import copied, leaves
+from metapt.training.capture import Captured, recorded_on
 from metapt.training.checkpoint import Checkpoint
-from metapt.training.optimizers import without_compiler
+from metapt.training.optimizers import gradients_of, without_compiler
 from metapt.training.progress import steps
 from metapt.training.seeds import generator
 from metapt.twostage.auroc import defined_classes, mean_auroc, undefined_classes
@@ -73,6 +75,7 @@ class Transfer:
 
     Attributes:
         curve: validation AUROC (%) after each epoch so far.
+        minibatches: yields those of an epoch.
     """
 
     def __init__(
@@ -84,32 +87,55 @@ class Transfer:
         label: str | None = None,
     ) -> None:
         self._problem, self._lr, self._label, self.curve = problem, lr, label, list[float]()
-        self._epoch = problem.training(generator)
+        self.minibatches = problem.sampler(generator)
         device = next(iter(start.encoder.values())).device
         trained = leaves(copied(start.encoder))
         self._head = leaves({k: value.to(device, copy=True) for k, value in problem.initial_head(generator).items()})
+        self._trained = [*trained.values(), *self._head.values()]
         # One kernel for all parameters: a third of the time of the default.
-        self._optimizer = without_compiler(torch.optim.Adam)(
-            [*trained.values(), *self._head.values()], lr=lr, fused=True
-        )
+        self._optimizer = without_compiler(torch.optim.Adam)(self._trained, lr=lr, fused=True)
         self._network = trained | copied(start.buffers)
+        self._gradient: Callable[[Any], tuple[Tensor, list[Tensor | None]]] = self._differentiated
+        if problem.capture and recorded_on(self._trained):
+            self._gradient = Captured(self._differentiated, self._tensors, self._unchanging, "the FT loss")
         self._defined: Tensor | None = None  # the classes with both labels in validation
 
     def train(self, epochs: int) -> None:
         """Train until `epochs` epochs are done, counted from the start of the run."""
         seen: dict[str, Tensor] = {}
         for _ in steps(len(self.curve), epochs, self._label, status=seen):
-            for features, labels in self._epoch(self._network):
-                loss = F.binary_cross_entropy_with_logits(logits(self._head, features), labels)
-                self._optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                self._optimizer.step()
-                seen["loss"] = loss
+            for batch in self.minibatches():
+                seen["loss"] = self.step(batch)
             outputs, labels = self._outputs(self._network, self._head, "validation")
             self._defined = defined_classes(labels) if self._defined is None else self._defined
             self.curve.append(100 * float(mean_auroc(outputs, labels, self._defined)))
             if highest(self.curve) == len(self.curve) - 1:
                 self._best = copied(self._network), copied(self._head)
+
+    def step(self, batch: Any) -> Tensor:
+        """Take a step on a minibatch, and return the loss before it, which the next step may overwrite."""
+        loss, gradients = self._gradient(batch)
+        for value, gradient in zip(self._trained, gradients, strict=True):
+            value.grad = gradient
+        self._optimizer.step()
+        return loss
+
+    def _loss(self, network: Params, batch: Any) -> Tensor:
+        features, labels = self._problem.trained(network, batch)
+        return F.binary_cross_entropy_with_logits(logits(self._head, features), labels)
+
+    def _differentiated(self, batch: Any) -> tuple[Tensor, list[Tensor | None]]:
+        """Return the FT loss, and its gradient w.r.t. each parameter of encoder and head."""
+        loss = self._loss(self._network, batch)
+        return loss.detach(), gradients_of(loss, self._trained)
+
+    def _unchanging(self, batch: Any) -> Tensor:
+        """Return the FT loss; buffers stay as they are."""
+        with torch.no_grad():
+            return self._loss(copied(self._network), batch)
+
+    def _tensors(self) -> list[Tensor]:
+        return [*self._network.values(), *self._head.values()]
 
     def _outputs(self, network: Params, head: Params, part: Split) -> tuple[Tensor, Tensor]:
         """Return logits and labels [n, classes] of all examples of a part."""

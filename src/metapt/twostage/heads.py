@@ -6,7 +6,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -57,23 +57,28 @@ class FinetuneProblem(ABC):
     Attributes:
         epochs, batch_size: of FT of the whole network.
         linear_lrs, linear_epochs: of linear evaluation.
+        capture: on a GPU, replay FT steps of the whole network as CUDA graphs (see `Captured`).
     """
 
     epochs: int
     batch_size: int
     linear_lrs: Sequence[float]
     linear_epochs: int
+    capture: bool = False
 
     @abstractmethod
     def initial_head(self, generator: torch.Generator) -> Params:
         """Return a head with random weights, on the CPU."""
 
-    def training(self, generator: torch.Generator) -> Callable[[Params], Iterator[Examples]]:
-        """Return a function that yields the features and labels of an epoch's minibatches, given the network.
+    def sampler(self, generator: torch.Generator) -> Callable[[], Iterator[Any]]:
+        """Return a function that yields an epoch's minibatches for FT of the whole network.
 
-        The generator, on the CPU, draws the minibatches and what else is random. A problem without FT of the whole
-        network has no such function.
+        The generator, on the CPU, draws them and what else is random. A problem without such FT has no such function.
         """
+        raise NotImplementedError
+
+    def trained(self, network: Params, batch: Any) -> Examples:
+        """Return the features, with the network in training, and the labels of such a minibatch."""
         raise NotImplementedError
 
     @abstractmethod

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
+from metapt.training.streams import to_device
 
 from ..hypergrad import problems
 from ..hypergrad.problems import DTYPE, Batch, Classifier, draw
@@ -99,6 +100,16 @@ class Normed(problems.Normed):
 
     def mask(self, batch: Any) -> Tensor:
         return torch.ones((), dtype=DTYPE)
+
+
+class Placed(Normed):
+    """A problem on a device, with its minibatches."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.pretrained = self.pretrained.to(device)
+        self.meta, self.head = ({k: v.to(device) for k, v in part.items()} for part in (self.meta, self.head))
+        self.batches = Streams(lambda *key: Batch(*(to_device(value, device) for value in classification(*key))))
 
 
 class Telling:

@@ -18,33 +18,15 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from metapt.hypergrad import Adam, Identity, Neumann, Params, Pretrained, Unroll
 from metapt.hypergrad.layers.batch_norm import batch_norm
 from metapt.hypergrad.layers.convolution import convolution
-from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
-from metapt.training.streams import to_device
 
 from ...clock import Clock
 from ..hypergrad.problems import WithoutRidge
-from .problems import Batch, Classifier, Normed, Streams, classification, draw, loop_of
+from .problems import Batch, Placed, classification, draw, loop_of
 
 Rehearse = Callable[..., dict[str, int]]
-
-
-class Placed(Normed):
-    """A problem on a device, with its minibatches."""
-
-    def __init__(self, device: str) -> None:
-        super().__init__()
-        self.pretrained = self.pretrained.to(device)
-        self.meta, self.head = ({k: v.to(device) for k, v in part.items()} for part in (self.meta, self.head))
-        self.batches = Streams(lambda *key: Batch(*(to_device(value, device) for value in classification(*key))))
-
-    def trainer(self, spec: OptimizerSpec) -> Pretrainer:
-        return Pretrainer(self, self.batches, self.pretrained, spec)
-
-    def loop(self, **settings: Any) -> MetaPretraining:
-        return loop_of(self, self.batches, **settings)
 
 
 SPECS = {
@@ -58,7 +40,7 @@ SPECS = {
 def test_a_pt_step_waits_nowhere(spec: str, rehearse: Rehearse) -> None:
     def plain(device: str) -> Callable[[], Any]:
         problem = Placed(device)
-        trainer = problem.trainer(SPECS[spec])
+        trainer = Pretrainer(problem, problem.batches, problem.pretrained, SPECS[spec])
         return lambda: (trainer.step(problem.meta), trainer.pretrained)
 
     assert rehearse(plain) == {}
@@ -71,7 +53,7 @@ def test_a_pt_run_reads_its_loss_for_the_check_and_the_log_at_its_end_and_every_
 
     def plain(device: str) -> Callable[[], Any]:
         problem = Placed(device)
-        trainer = problem.trainer(OptimizerSpec())
+        trainer = Pretrainer(problem, problem.batches, problem.pretrained, OptimizerSpec())
         loss = trainer.step(problem.meta)
         monkeypatch.setattr(trainer, "step", lambda meta: loss)
         return lambda: (trainer.run(problem.meta, 101), trainer.pretrained)
@@ -95,7 +77,7 @@ OPTIONS = {
 
 def test_a_meta_update_waits_once_and_each_of_its_hypergradients_three_times(rehearse: Rehearse) -> None:
     def updates(device: str) -> Callable[[], Any]:
-        loop = Placed(device).loop(iterations=9, **OPTIONS)
+        loop = loop_of(problem := Placed(device), problem.batches, iterations=9, **OPTIONS)
         return lambda: (loop.iterate(), loop.pretrained, loop.meta, loop.head, loop.averaged_meta, loop.loss)
 
     places = ("hypergrad.finetune: finished", "hypergrad.inverse: Neumann.__call__", "hypergrad.hybrid: hypergradient")
@@ -104,7 +86,8 @@ def test_a_meta_update_waits_once_and_each_of_its_hypergradients_three_times(reh
 
 def test_the_reads_of_the_diagnosis_do_not_depend_on_the_number_of_iterations(rehearse: Rehearse) -> None:
     def diagnosed(device: str, iterations: int) -> Callable[[], Any]:
-        loop = Placed(device).loop(iterations=iterations, pretrain_steps=1, inverse=Identity())
+        settings = {"iterations": iterations, "pretrain_steps": 1, "inverse": Identity()}
+        loop = loop_of(problem := Placed(device), problem.batches, **settings)
         for _ in range(iterations):
             loop.iterate()
         return lambda: (loop.trace.diagnosis({}).figures, loop.meta)
@@ -177,22 +160,6 @@ def test_a_meta_update_launches_as_many_for_any_number_of_parameters(name: str, 
 
 
 # Compiled PT steps
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [Classifier, Normed])
-def test_a_run_with_compiled_pt_steps_is_the_run_without(kind: type[Classifier]) -> None:
-    def run(step_problem: Any) -> MetaPretraining:
-        loop = loop_of(kind(), iterations=3, pretrain_steps=2, step_problem=step_problem)
-        loop.run()
-        return loop
-
-    problem = kind()
-    compiled = torch.compile(problem.pretrain_loss, backend="aot_eager", fullgraph=True)
-    ours, plain = run(SimpleNamespace(pretrain_loss=compiled)), run(None)
-    torch.testing.assert_close(ours.pretrained.encoder, plain.pretrained.encoder)
-    torch.testing.assert_close(ours.pretrained.buffers, plain.pretrained.buffers)
-    torch.testing.assert_close(ours.meta, plain.meta)
 
 
 @pytest.mark.slow

@@ -152,7 +152,8 @@ def test_training_is_in_bfloat16_but_for_rounding_and_evaluation_is_not(domain: 
         world = domain(precision=precision)
         network = {**world.start.encoder, **{name: value.clone() for name, value in world.start.buffers.items()}}
         evaluated = world.problem.examples(network, "test").features
-        found.append((evaluated, next(iter(world.problem.training(generator("ft"))(network))).features))
+        batch = next(iter(world.problem.sampler(generator("ft"))()))
+        found.append((evaluated, world.problem.trained(network, batch).features))
     (exact, trained), (same, rounded) = found
     assert torch.equal(exact, same)
     assert rounded.dtype == torch.float32

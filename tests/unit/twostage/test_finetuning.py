@@ -163,14 +163,17 @@ class Product(FinetuneProblem):
     def initial_head(self, generator: torch.Generator) -> Params:
         return {"weight": self.weight, "bias": torch.zeros(3)}
 
-    def training(self, generator: torch.Generator) -> Callable[[Params], Iterator[Examples]]:
+    def sampler(self, generator: torch.Generator) -> Callable[[], Iterator[Examples]]:
         inputs, labels = self.sets["train"]
 
-        def epoch(network: Params) -> Iterator[Examples]:
+        def epoch() -> Iterator[Examples]:
             for batch in torch.randperm(20, generator=generator).split(8):
-                yield Examples(inputs[batch] @ network["first"], labels[batch])
+                yield Examples(inputs[batch], labels[batch])
 
         return epoch
+
+    def trained(self, network: Params, batch: Examples) -> Examples:
+        return Examples(batch.features @ network["first"], batch.labels)
 
     def examples(self, network: Params, part: str) -> Examples:
         inputs, labels = self.sets[part]

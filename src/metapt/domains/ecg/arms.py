@@ -101,7 +101,7 @@ def _typical_noise(samples: int, device: torch.device) -> Tensor:
 
 def _fixed(setting: Setting, policy: Policy, meta: Params) -> PretrainRun:
     """Pre-train with given meta-parameters."""
-    trainer = Pretrainer(setting.problem(policy), setting.batches(), setting.initial(), setting.optimizer)
+    trainer = setting.trainer(setting.problem(policy), setting.batches(), setting.initial())
     return _plain(setting, trainer, meta)
 
 
@@ -168,6 +168,7 @@ def meta_loop(setting: Setting, arm: config.EcgMeta) -> tuple[MetaPretraining, P
         setting.initial_head(),
         meta_settings(arm, setting),
         step_problem=setting.problem(policy),
+        capture=setting.capture,
     )
     if isinstance(loop, _RandomSigns):
         loop.seed = setting.seed
@@ -238,7 +239,7 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
     losses, checkpoints = [], []
     for index, strength in enumerate(candidates):
         tried = dataclasses.replace(policy, initial_scale=strength)
-        trainer = Pretrainer(setting.problem(tried), setting.batches(), setting.initial(), setting.optimizer)
+        trainer = setting.trainer(setting.problem(tried), setting.batches(), setting.initial())
         checkpoints.append(setting.checkpoint(f"-candidate{index}"))
         label = f"candidate {index + 1}, strength {strength:.3g}"
         try:
@@ -296,7 +297,7 @@ def _joint(setting: Setting, arm: config.Joint) -> PretrainRun:
     problem = JointProblem(Encoder(setting.width, setting.pretrain.precision), policy, setting.pretrain.temperature)
     batches = setting.batches({"train": (setting.finetune[0], arm.batch_size)}, kind=JointBatches)
     network = start._replace(encoder=whole(start.encoder, head=setting.initial_head()))
-    trainer = Pretrainer(problem, batches, network, setting.optimizer)
+    trainer = setting.trainer(problem, batches, network)
     run = _plain(setting, trainer, setting.initial_meta(policy))
     encoder = {name: run.pretrained.encoder[name] for name in start.encoder}
     return dataclasses.replace(run, pretrained=run.pretrained._replace(encoder=encoder))
@@ -308,7 +309,7 @@ def _bissl(setting: Setting, arm: config.BiSsl) -> PretrainRun:
     warp, plain = setting.initial_meta(policy), round(PLAIN * setting.steps)
     labelled = dict.fromkeys(("train", "validation"), (setting.finetune[0], arm.batch_size)) if learned else {}
     batches, checkpoints = setting.batches(labelled), [setting.checkpoint(part) for part in ("", "-plain")]
-    first = Pretrainer(setting.problem(policy), batches, setting.initial(), setting.optimizer)
+    first = setting.trainer(setting.problem(policy), batches, setting.initial())
     near, left = AnchoredProblem(setting.problem(policy), warp, arm.anchor_weight), setting.steps - plain
     if learned:
         bissl_settings(arm, left, setting.optimizer)  # refuses too short a run before it begins
@@ -322,7 +323,7 @@ def _bissl(setting: Setting, arm: config.BiSsl) -> PretrainRun:
             figures = loop.run("BiSSL", checkpoints[0]).figures
             pretrained, taken = loop.pretrained, taken + loop.steps_taken
         else:
-            second = Pretrainer(near, batches, first.pretrained, setting.optimizer)
+            second = setting.trainer(near, batches, first.pretrained)
             taken += second.run(detached(first.pretrained.encoder), left, "PT near the anchor", checkpoints[0])
             pretrained, figures = second.pretrained, {}
     return PretrainRun(pretrained, warp, time_per_step(measured, taken) | figures, checkpoints=checkpoints)

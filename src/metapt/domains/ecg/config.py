@@ -325,6 +325,9 @@ class EcgSettings(DomainSection):
         "FT of the whole network (the paper's), or of the head alone",
         min_length=1,
     )
+    capture: bool = key(
+        False, "on a GPU, replay PT and FT steps as CUDA graphs, for jobs that have it to themselves (not in the paper)"
+    )
     pretrain: EcgPretraining = EcgPretraining()
     finetune: EcgFinetuning = EcgFinetuning()
     arms: dict[str, Arm] = key(ARMS, "arms by name")

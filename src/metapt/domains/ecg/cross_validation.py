@@ -50,7 +50,7 @@ def cross_validated_auroc(setting: Setting, count: int, evaluation: str, pretrai
     assert finetune is not None
     best = []
     for out, (name, train, held_out) in enumerate(folds(setting, count)):
-        problem = EcgFinetuneProblem(setting.width, Sets(train, held_out, held_out), finetune)
+        problem = EcgFinetuneProblem(setting.width, Sets(train, held_out, held_out), finetune, setting.capture)
         draws = generator("ecg run search FT", setting.seed, out)
         if evaluation == FULL_TRANSFER:
             transfer = Transfer(problem, pretrained, finetune.lr, draws, f"FT without {name}")

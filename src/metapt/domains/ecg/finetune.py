@@ -41,25 +41,27 @@ class Sets(NamedTuple):
 class EcgFinetuneProblem(FinetuneProblem):
     """FT of an encoder of a width on ECGs, which must pass `check_examples`."""
 
-    def __init__(self, width: int, sets: Sets, settings: EcgFinetuning) -> None:
-        self.epochs, self.batch_size = settings.epochs, settings.batch_size
+    def __init__(self, width: int, sets: Sets, settings: EcgFinetuning, capture: bool = False) -> None:
+        self.epochs, self.batch_size, self.capture = settings.epochs, settings.batch_size, capture
         self.linear_lrs, self.linear_epochs = [settings.linear_lr], settings.linear_epochs
         self._width, self._sets, self._settings, self._encoder = width, sets, settings, Encoder(width)
 
     def initial_head(self, generator: torch.Generator) -> Params:
         return initial_head(self._width, self._sets.train.labels.shape[1], generator)
 
-    def training(self, generator: torch.Generator) -> Callable[[Params], Iterator[Examples]]:
+    def sampler(self, generator: torch.Generator) -> Callable[[], Iterator[Labelled]]:
         signals, labels = self._sets.train
-        train, precision = self._settings.batch_norm == "train", self._settings.precision
 
-        def epoch(network: Params) -> Iterator[Examples]:
+        def epoch() -> Iterator[Labelled]:
             for (indices,) in minibatches(len(signals), self.batch_size, [generator], signals.device):
-                with computing_in(precision, signals.device):
-                    features = self._encoder(network, signals[indices], training=train)
-                yield Examples(features, labels[indices])
+                yield Labelled(signals[indices], labels[indices])
 
         return epoch
+
+    def trained(self, network: Params, batch: Labelled) -> Examples:
+        with computing_in(self._settings.precision, batch.signals.device):
+            features = self._encoder(network, batch.signals, training=self._settings.batch_norm == "train")
+        return Examples(features, batch.labels)
 
     @torch.no_grad()
     def examples(self, network: Params, part: Literal["train", "validation", "test"]) -> Examples:
@@ -85,7 +87,7 @@ def run(settings: EcgFinetuneSettings, inputs: dict[str, Path], outputs: dict[st
         evaluated = {"validation ECGs": validation.labels, "test ECGs": test.labels}
         check_examples(len(train.signals), evaluated, classes, "ECGs")
         sets = Sets(train, validation, test)
-        yield Start(parts, EcgFinetuneProblem(settings.width, sets, settings.finetune), pretrained)
+        yield Start(parts, EcgFinetuneProblem(settings.width, sets, settings.finetune, settings.capture), pretrained)
 
     checkpoint = Checkpoint(Path(settings.checkpoint), fingerprint(settings, inputs, __name__, machine.device))
     setting = f"ft_size={settings.size}"

@@ -107,6 +107,7 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
             split=None if seen is None else self.config.split,
             width=self.config.width,
             samples=self.config.length,
+            capture=self.config.capture,
             pretrain=pretrain,
             finetune=judge,
         )
@@ -131,6 +132,7 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
             split=config.split,
             width=config.width,
             samples=config.length,
+            capture=config.capture,
             finetune=own,
         )
         minutes = self._minutes(config.finetune_seeds * own.epochs * settings.size)

@@ -24,9 +24,11 @@ from metapt.domains.ecg.data.dataset import (
 from metapt.domains.ecg.problem import SimclrProblem
 from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretrained, load_pretrained
 from metapt.domains.ecg.stages import EcgPretrainSettings
-from metapt.hypergrad import Params, Pretrained
+from metapt.hypergrad import MetaProblem, Params, Pretrained
+from metapt.training.batches import Batches
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
+from metapt.training.pretraining import Pretrainer
 from metapt.training.seeds import generator
 
 
@@ -43,6 +45,7 @@ class Setting:
     checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
     learned: Params | None = None  # the warp that another arm has learned; None: the arm takes none
     finetune_settings: EcgFinetuning | None = None  # of the FT runs that judge PT runs; None: none do
+    capture: bool = False  # see `EcgSettings`
 
     @property
     def indices(self) -> np.ndarray:
@@ -71,6 +74,10 @@ class Setting:
         assert self.meta_size is not None
         assert self.split is not None
         return finetune_indices(self.dataset.records, self.meta_size, self.seed, self.split)
+
+    def trainer(self, problem: MetaProblem, batches: Batches, start: Pretrained) -> Pretrainer:
+        """Return a trainer of encoder and projection head."""
+        return Pretrainer(problem, batches, start, self.optimizer, self.capture)
 
     def problem(self, policy: Policy) -> SimclrProblem:
         """Return SimCLR with the warp `policy`, for PT steps."""
@@ -138,6 +145,7 @@ def setting_of(
         checkpoint=checkpoint,
         learned=load_pretrained(inputs["learned"], settings.width, device).meta if "learned" in inputs else None,
         finetune_settings=settings.finetune,
+        capture=settings.capture,
     )
 
 

@@ -23,6 +23,7 @@ class EcgPretrainSettings(jobs.PretrainSettings):
     split: Split | None  # of them, into training and validation; None: there are none
     width: int  # of the encoder
     samples: int  # length of a signal
+    capture: bool  # see `EcgSettings`
     pretrain: EcgPretraining  # with the arm's changes
     finetune: EcgFinetuning | None = None  # of the FT runs that judge PT runs, with the arm's changes; None: none do
 
@@ -35,6 +36,7 @@ class EcgFinetuneSettings(jobs.FinetuneSettings):
     split: Split  # of them, into training and validation
     width: int  # of the encoder
     samples: int  # length of a signal
+    capture: bool  # see `EcgSettings`
     finetune: EcgFinetuning  # with the arm's changes
 
 

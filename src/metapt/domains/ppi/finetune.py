@@ -18,7 +18,7 @@ from torch import Tensor
 from metapt.domains.ppi.config import Network, PpiFinetuning
 from metapt.domains.ppi.data.dataset import PpiDataset, Splits, features_of, held_out_tasks, open_dataset, splits
 from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained, load_pretrained
-from metapt.domains.ppi.problem import Dropout
+from metapt.domains.ppi.problem import Dropout, LabelledGraphs
 from metapt.domains.ppi.stages import AUROC, HELD_OUT, TASK_AUROC, PpiFinetuneSettings
 from metapt.hypergrad import Params
 from metapt.hypergrad.layers.precision import computing_in
@@ -116,19 +116,22 @@ class PpiFinetuneProblem(FinetuneProblem):
     def initial_head(self, generator: torch.Generator) -> Params:
         return initial_head(self._network.width, len(self._sets.tasks), generator)
 
-    def training(self, generator: torch.Generator) -> Callable[[Params], Iterator[Examples]]:
+    def sampler(self, generator: torch.Generator) -> Callable[[], Iterator[LabelledGraphs]]:
         sets, dataset, train_labels = self._sets, self._sets.dataset, self._sets.labels(self._sets.train)
         masks = torch.Generator(dataset.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
         dropout = Dropout(masks, self._network, self._settings.dropout)
 
-        def epoch(network: Params) -> Iterator[Examples]:
+        def epoch() -> Iterator[LabelledGraphs]:
             for (batch,) in minibatches(len(sets.train), self.batch_size, [generator]):
-                graphs = dataset.batch(sets.train[batch])
-                with computing_in(self._settings.precision, graphs.graph.device):
-                    features = self._encoder(network, graphs, training=True, keep=dropout(len(graphs.graph)))
-                yield Examples(features, train_labels[to_device(batch, train_labels.device)])
+                graphs, labels = dataset.batch(sets.train[batch]), train_labels[to_device(batch, train_labels.device)]
+                yield LabelledGraphs(graphs, labels, keep=dropout(len(graphs.graph)))
 
         return epoch
+
+    def trained(self, network: Params, batch: LabelledGraphs) -> Examples:
+        with computing_in(self._settings.precision, batch.labels.device):
+            features = self._encoder(network, batch.graphs, training=True, keep=batch.keep)
+        return Examples(features, batch.labels)
 
     def examples(self, network: Params, part: Literal["train", "validation", "test"]) -> Examples:
         """Return the features [n, 2 width] of a part, without dropout, and its labels [n, tasks]."""
