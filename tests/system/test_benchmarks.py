@@ -103,6 +103,14 @@ def test_no_meta_update_on_random_ecgs_is_skipped(
     assert not [record for record in caplog.records if "is not applied" in record.getMessage()]
 
 
+def test_steps_that_are_said_to_be_captured_are(benchmark: Import, recordings: Callable[[], int]) -> None:
+    ecg, given = benchmark("ecg"), arguments(batch=8, labelled=16)
+    made = ecg.captured(ecg.make_setting(2, given), 2, given)
+    for step in [*made.values()] * 4:
+        step()
+    assert recordings() == len(made) == 3
+
+
 @pytest.mark.parametrize("name", ["ecg", "ppi", "precision", "paired"])
 def test_help_says_how_long_it_takes(benchmark: Import, name: str) -> None:
     assert " within " in benchmark(name).parser().format_help()
