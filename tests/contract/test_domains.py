@@ -94,9 +94,9 @@ class World:
         """Do a job, and note what its trainers begin with and which minibatches they see."""
         starts, seen, init = [], {}, Pretrainer.__init__
 
-        def begun(self: Pretrainer, problem: Any, batches: Any, pretrained: Pretrained, optimizer: Any) -> None:
+        def begun(self: Pretrainer, problem: Any, batches: Any, pretrained: Pretrained, *others: Any) -> None:
             starts.append(Pretrained(*({k: v.clone() for k, v in part.items()} for part in pretrained)))
-            init(self, problem, batches, pretrained, optimizer)
+            init(self, problem, batches, pretrained, *others)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Pretrainer, "__init__", begun)

@@ -45,6 +45,7 @@ OVERLAYS = {
     "k5.yaml": "mnist:\n  rotation_mean:\n    arms:\n      k5: {extends: meta-shared, unroll_steps: 5}\n",
     "species.yaml": "results: results/yeasts\nppi:\n  string: {species: [4932, 284812]}\n  test_species: [284812]",
     "width.yaml": "results: results/width16\necg: {width: 16}",
+    "capture.yaml": "results: results/captured\necg: {capture: true}",
     "sizes.yaml": "ecg: {full_access: {arms: [no_pt, simclr, simclr-mild], finetune_sizes: [100, 250, 1000, 2500]}}",
     "mine.yaml": "results: results/mine\necg:\n  source: folder\n  folder: {path: data/mine, seconds: 10, fit: both}\n"
     "  full_access: {arms: [no_pt, simclr, meta], finetune_sizes: [500]}",

@@ -23,9 +23,9 @@ class EcgPretrainSettings(jobs.PretrainSettings):
     split: Split | None  # of them, into training and validation; None: there are none
     width: int  # of the encoder
     samples: int  # length of a signal
-    capture: bool  # see `EcgSettings`
     pretrain: EcgPretraining  # with the arm's changes
     finetune: EcgFinetuning | None = None  # of the FT runs that judge PT runs, with the arm's changes; None: none do
+    capture: bool = False  # see `EcgSettings`
 
 
 class EcgFinetuneSettings(jobs.FinetuneSettings):
@@ -36,8 +36,8 @@ class EcgFinetuneSettings(jobs.FinetuneSettings):
     split: Split  # of them, into training and validation
     width: int  # of the encoder
     samples: int  # length of a signal
-    capture: bool  # see `EcgSettings`
     finetune: EcgFinetuning  # with the arm's changes
+    capture: bool = False  # see `EcgSettings`
 
 
 AUROC = "mean test AUROC over 5 classes (%)"  # of PTB-XL; see `mean_auroc`
