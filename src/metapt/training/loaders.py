@@ -327,9 +327,10 @@ def _generators(parts: list[Any]) -> dict[torch.Generator, str]:
     """Return the generators that are attributes of the parts of a loader, each with a purpose for its seed."""
     found: dict[torch.Generator, str] = {}
     for part in parts:
-        for value in getattr(part, "__dict__", {}).values():
-            if isinstance(value, torch.Generator):  # with the seed of the order a data set would draw the same numbers
-                found.setdefault(value, "order" if isinstance(part, DataLoader | Sampler) else f"draws {len(found)}")
+        own = [value for value in getattr(part, "__dict__", {}).values() if isinstance(value, torch.Generator)]
+        for number, value in enumerate(own):  # with the seed of the order all others would draw the same numbers
+            orders = isinstance(part, DataLoader | Sampler) and number == 0
+            found.setdefault(value, "order" if orders else f"draws {len(found)}")
     return found
 
 

@@ -10,18 +10,21 @@ import mmap
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.utils.data import DataLoader, Sampler
 
 from metapt import machine
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import Params
 from metapt.training.guard import HypergradientGuard
 from metapt.training.interruption import Every
+from metapt.training.loaders import LoaderBatches
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.progress import steps
 from metapt.training.recorder import Measured, Recorder
@@ -51,6 +54,21 @@ def test_a_last_part_that_fills_no_minibatch_is_dropped_and_a_small_set_is_one_m
     assert not first & second
     assert third & (first | second)  # of the next pass
     assert stream([0], size=3).next().sort().values.tolist() == [[0, 1, 2]]
+
+
+class Both(Sampler[int]):
+    """Gives 1 if its two generators draw the same number, else 0."""
+
+    def __init__(self) -> None:
+        self.first, self.second = torch.Generator(), torch.Generator()
+
+    def __iter__(self) -> Iterator[int]:
+        yield int(torch.rand(1, generator=self.first) == torch.rand(1, generator=self.second))
+
+
+def test_two_generators_of_a_sampler_draw_other_numbers() -> None:
+    loaders = dict.fromkeys(("pretrain", "train", "validation"), DataLoader([0, 1], sampler=Both()))
+    assert LoaderBatches(**loaders).pretrain().batch == 0
 
 
 def test_what_a_replicate_sees_does_not_depend_on_how_many_others_there_are() -> None:
