@@ -135,17 +135,20 @@ def released() -> str:
 
 
 def width8() -> str:
-    """Return the table on SimCLR at width 8 with 760 and 3,800 PT steps of 256, under two FTs."""
-    short, long = (runs(f"ecg/width8-{steps}_steps")["test"].unstack("arm") for steps in (760, 3800))
+    """Return the table on SimCLR at width 8: PT steps of 256, FTs, and numbers of labelled ECGs."""
+    names = ("760_steps", "3800_steps", "labels:n100", "labels:n2500")
+    short, long, few, many = (runs(f"ecg/width8-{name}")["test"].unstack("arm") for name in names)
     rows = []
-    for name, table, evaluation, end in (
-        ("760, the text's FT", short, FT, ""),
-        ("760, the released code's FT", short, FT, "-eval_64"),
-        ("760, linear", short, LINEAR, ""),
-        ("3,800, the text's FT", long, FT, ""),
-        ("3,800, linear", long, LINEAR, ""),
+    for name, start, table, evaluation, end in (
+        ("760, text's FT", short, short, FT, ""),
+        ("760, released code's FT", short, short, FT, "-eval_64"),
+        ("760, linear", short, short, LINEAR, ""),
+        ("3,800, text's FT", short, long, FT, ""),
+        ("3,800, linear", short, long, LINEAR, ""),
+        ("3,800, text's FT, 100 labels", few, few, FT, ""),
+        ("3,800, text's FT, 2,500 labels", many, many, FT, ""),
     ):
-        without, simclr = short.loc[evaluation]["no_pt" + end], table.loc[evaluation]["simclr" + end]
+        without, simclr = start.loc[evaluation]["no_pt" + end], table.loc[evaluation]["simclr" + end]
         row = {"width 8, PT steps of 256": name, "no PT [95 %]": spread(estimate_mean(without))}
         row |= {"SimCLR": number(simclr.mean()), "SimCLR − no PT [95 %]": spread(estimate_mean(simclr - without))}
         rows.append(row | {"n": str(len(simclr))})
