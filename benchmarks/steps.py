@@ -166,7 +166,7 @@ def step_rows(table: Table, group: object, steps: dict[str, Step], parameters: I
     table.row(group, "FT step, s", *table.in_turn(steps["finetune"]), step=steps["finetune"])
     for name, what in (("plain", "plain PT step"), ("neumann", "meta-update, Neumann 1"), ("finetune", "FT step")):
         if step := steps.get(f"{name}, captured"):
-            for _ in range(CALLS_BEFORE):
+            for _ in range(CALLS_BEFORE + 2):  # the first step of a trainer, and the first replay, are longer
                 step()
             seconds, captured = table.in_turn(steps[name], step)
             table.row(group, f"{what}, captured, s", captured, step=step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,6 +183,12 @@ def test_a_loss_that_waits_or_draws_by_itself_is_refused(problem: Classifier, re
     ours = trainer(problem)
     with pytest.raises(ConfigError, match=r"pretrain_loss can't be recorded as a CUDA graph \(operation not perm"):
         ours.run(problem.meta, 5)
+
+
+def test_a_problem_that_processes_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metapt.training.pretraining.processes_of", lambda problem: SimpleNamespace(size=2))
+    with pytest.raises(ConfigError, match="legal: capture=False"):
+        trainer(Normed())
 
 
 def captured(function: Callable[..., Tensor] = torch.sum) -> Captured[tuple[Tensor]]:
