@@ -213,8 +213,8 @@ class ConjugateGradient:
 class Dense:
     """(H + damping * I)^-1 b from the whole matrix: exact, for tests and problems of a few hundred parameters.
 
-    The matrix takes one product per column. If it is singular, b itself is returned; if the
-    solution overflows, NaN.
+    The matrix takes one product per column. If it is singular up to rounding, where the solution would be noise, b
+    itself is returned; if the solution overflows, NaN.
 
     Args:
         damping: added to the diagonal of H.
@@ -233,7 +233,7 @@ class Dense:
         if not all_finite([flat, matrix]):
             return _not_finite(b, Status.NON_FINITE, flat.numel())
         solution, info = torch.linalg.solve_ex(matrix, flat)
-        if int(info) != 0:
+        if bool((info != 0) | (torch.linalg.matrix_rank(matrix) < flat.numel())):
             return SolveResult(b, Status.SINGULAR, math.nan, flat.numel())
         residual = float(torch.linalg.vector_norm(matrix @ solution - flat))
         if not math.isfinite(residual):  # a pivot is so small that the solution overflows

@@ -122,6 +122,7 @@ NEGATIVE = "use damping or (with `pretrain_outputs`) the Gauss-Newton matrix"
         (ConjugateGradient(1e-10, 50), INDEFINITE, Status.INDEFINITE, NEGATIVE),
         (ConjugateGradient(1e-10, 50, damping=1.5), INDEFINITE, Status.OK, ""),
         (Dense(), SINGULAR, Status.SINGULAR, "damping"),
+        (Dense(), symmetric(torch.arange(SIZE, dtype=DTYPE)), Status.SINGULAR, "damping"),  # its pivots are rounding
         (Dense(0.1), SINGULAR, Status.OK, ""),
     ],
 )
