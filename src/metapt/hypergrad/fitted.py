@@ -15,7 +15,7 @@ from torch import Tensor
 
 from metapt.hypergrad.finetune import Features, FineTuned, finished
 from metapt.hypergrad.inverse import ConjugateGradient, SolveResult, Status
-from metapt.hypergrad.nested import listed
+from metapt.hypergrad.nested import cloned, listed, same
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import Params, Vector, add, detached, dot, leaves, like, norm, vjp, vjp_graph
 from metapt.hypergrad.problem import MetaProblem, name_of
@@ -138,17 +138,18 @@ class FittedHead:
             batches: FT minibatches, one or more.
 
         Raises:
-            ValueError: a function of the problem changes a minibatch or features in place, which all steps share.
+            ValueError: a function of the problem changes a minibatch or features, which all steps share.
         """
+        first = cloned(batches[0])
         before = [(value, value._version) for value in listed(list(batches)) if not value.is_inference()]
         with torch.no_grad():
             encoded = {id(batch): problem.encode(encoder, batch) for batch in batches}
         before += [(value, value._version) for value in encoded.values() if not value.is_inference()]
         fit = self._fit(problem, head, self._objective(problem, batches, lambda batch: encoded[id(batch)]))
-        if any(value._version != version for value, version in before):
+        if any(value._version != version for value, version in before) or not same(batches[0], first):
             raise ValueError(
-                f"encode or {name_of(problem, 'head_loss')} changes its minibatch or its features in place; legal: to "
-                "make new tensors, with inplace=False in the first layer of an FT head"
+                f"encode or {name_of(problem, 'head_loss')} changes its minibatch or its features, in place or by "
+                "putting others there; legal: to make new tensors, with inplace=False in the first layer of an FT head"
             )
         return fit
 

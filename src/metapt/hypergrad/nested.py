@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,15 +37,17 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         for key in value:
             changed[key] = mapped(value[key], change)
         return changed
-    if hasattr(value, "__dict__") and not callable(value) and not isinstance(value, nn.Module):
-        try:
-            changed = copy.copy(value)
-        except TypeError:  # of an object that can't be copied, such as one with a lock
-            return value
-        for name, each in vars(value).items():
+    if inspect.isroutine(value) or isinstance(value, type | nn.Module):
+        return value
+    try:
+        state: Any = object.__getstate__(value)
+        changed = copy.copy(value) if state else value
+    except TypeError:  # of an object that can't be copied, such as one with a lock
+        return value
+    for attributes in state if isinstance(state, tuple) else [state]:  # in __dict__ and in slots
+        for name, each in (attributes or {}).items():
             object.__setattr__(changed, name, mapped(each, change))
-        return changed
-    return value
+    return changed
 
 
 def listed(value: Any) -> list[Tensor]:
@@ -127,6 +130,12 @@ def changed(values: Params, copies: Params) -> list[str]:
 def by_position(value: Any) -> Params:
     """Return the dense tensors of a value (see `listed`), named by their positions."""
     return {str(position): each for position, each in enumerate(listed(value)) if each.layout is torch.strided}
+
+
+def same(value: Any, other: Any) -> bool:
+    """Return whether two values have equal tensors at the same positions (see `listed`)."""
+    left, right = by_position(value), by_position(other)
+    return left.keys() == right.keys() and all(_equal(left[place].detach(), right[place].detach()) for place in left)
 
 
 def _equal(left: Tensor, right: Tensor) -> bool:

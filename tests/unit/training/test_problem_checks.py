@@ -6,7 +6,6 @@ import copy
 from collections import Counter, UserDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
+from torch_geometric.data import Data
 
 import metapt
 from metapt import LoaderBatches, OptimizerSpec
@@ -436,12 +435,13 @@ def test_weights_of_torchs_losses_and_names_that_are_numbers(meta: Any, error: A
     [
         {"finetune_head": nn.Sequential(nn.LeakyReLU(0.2, inplace=True), toys.linear(22, 3, 1))},
         {"encode": lambda encoder, batch: encoder(batch[0].mul_(0.5))},
+        {"encode": lambda encoder, batch: encoder(batch.__setitem__(0, batch[0] * 0.5) or batch[0])},
     ],
 )
 @refused("a first layer of the FT head with `inplace=True`", "in place", "inplace=False")
 def test_a_head_is_not_fitted_to_what_each_step_changes(changes: dict[str, Any]) -> None:
     toy = problem(**changes)
-    metapt.finetune_head(toy, toy.pretrained, toy.head, [(X.clone(), Y)])
+    metapt.finetune_head(toy, toy.pretrained, toy.head, [[X.clone(), Y]])
 
 
 CLIPS = "a loss or an encoder that changes its minibatch in place"
@@ -455,6 +455,16 @@ class Example:
 
     def __getitem__(self, index: int) -> Tensor:
         return (self.x, self.y)[index]
+
+
+@dataclass(slots=True)
+class Slotted(Example):
+    pass
+
+
+class Molecules(Data):
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__({0: "x", 1: "y"}.get(key, key))
 
 
 class Named(dict[str, Any]):
@@ -479,12 +489,15 @@ BATCHES: dict[str, Callable[[], tuple[Any, Change]]] = {
     "mapping of one's own": lambda: (Wrapped(x=X.clone(), y=Y.clone()), CENTRE),
     "part taken": lambda: (Named(x=X.clone(), y=Y.clone(), id=X[:, 0].clone()), lambda batch: batch.pop("id")),
     "object": lambda: (Example(X.clone(), Y.clone()), CENTRE),
+    "object with slots": lambda: (Slotted(X.clone(), Y.clone()), CENTRE),
+    "graph": lambda: (Molecules(X.clone(), y=Y.clone()), CENTRE),
     "array": lambda: ((X.clone(), Y.clone(), X.numpy().copy()), lambda batch: batch[2].__isub__(batch[2].mean())),
     "data": lambda: ([X.clone(), Y.clone()], lambda batch: batch[0].data.clamp_(-0.5, 0.5)),
 }
 
 
 def tensors(batch: Any) -> list[Any]:
+    batch = batch.to_dict() if isinstance(batch, Molecules) else batch
     parts = batch.values() if isinstance(batch, Mapping) else getattr(batch, "__dict__", {}).values() or batch
     return [torch.as_tensor(np.array(value)) for value in parts]
 
@@ -539,19 +552,6 @@ def test_what_the_optimiser_does_not_have_is_refused(part: Callable[[Any], Param
     values = part(loop)
     values |= {name: value.detach().clone().requires_grad_() for name, value in values.items()}
     loop.run()
-
-
-def test_a_sampler_that_pt_and_hypergradients_share_is_told() -> None:
-    order: Any = SequentialSampler(range(12))
-    loader, sets = DataLoader(TensorDataset(X, Y), 4, sampler=order), {"train": [(X, Y)], "validation": [(X + 1, Y)]}
-    with heard() as messages:
-        LoaderBatches(pretrain=loader, **sets)
-        order.lock = Lock()
-        LoaderBatches(pretrain=loader, hypergradient=[(X, Y)], **sets)
-    assert messages == []
-    with heard() as messages:
-        LoaderBatches(pretrain=loader, **sets)
-    assert "a sampler can't be copied" in messages[0]
 
 
 @right("labels in float64, as of NumPy, with modules in float32", 1e-6)
