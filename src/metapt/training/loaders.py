@@ -22,6 +22,7 @@ class LoaderBatches:
     """The `Batches` of loaders, each in passes without end.
 
     Any iterable that can be passed through again will do in place of a `DataLoader`, such as a list of one minibatch.
+    Loaders and samplers are copied first: what is changed in yours later has no effect.
     A PT minibatch is a `Seeded`: the minibatch of the loader, and a seed for the random draws of its loss.
 
     All that torch's generator on the CPU decides follows from `seed`, the number of the pass and the number of the
@@ -310,13 +311,17 @@ def _usual_size(loader: Any) -> int | None:
     return next((size for size in sizes if isinstance(size, int)), None)
 
 
+_KINDS = DataLoader, Sampler, Dataset
+
+
 def _parts(loader: Any) -> list[Any]:
-    """Return a loader with its samplers, data sets and `collate_fn`, and those that they have."""
+    """Return a loader with its loaders, samplers, data sets and `collate_fn`, and those that they have."""
     found = {id(loader): loader}
     for each in (left := [loader]):
         parts = [getattr(each, name, None) for name in ("batch_sampler", "sampler", "dataset", "collate_fn")]
         inner = getattr(each, "datasets", None)  # of a ConcatDataset, StackDataset or ChainDataset
         parts += inner.values() if isinstance(inner, Mapping) else inner if isinstance(inner, list | tuple) else []
+        parts += [part for part in getattr(each, "__dict__", {}).values() if isinstance(part, _KINDS)]
         new = {id(part): part for part in parts if part is not None and id(part) not in found}
         found |= new
         left += new.values()
@@ -338,27 +343,35 @@ def _own(loader: Any, apart: bool) -> Any:
     """Return a loader of the same minibatches that shares neither workers nor the generator of their seeds.
 
     Workers get their seed when they are started, at the first pass or at each one. A generator of its own
-    keeps that draw from changing the order of a pass. With `apart` it shares no sampler either, and no iterable data
-    set, which may keep their place in a pass; nor what another loader than torch's has in its own attributes.
+    keeps that draw from changing the order of a pass. Nor does it share what may keep its place or the number of a
+    pass: samplers, an iterable data set, and what another loader than torch's has in its own attributes.
     """
+    if isinstance(loader, list | tuple):
+        return loader
+    try:
+        own = copy(loader)
+    except TypeError:  # such as one with a file
+        return loader
     if not isinstance(loader, DataLoader):
-        return copy(loader) if apart else loader
-    own = copy(loader)
+        inner = {name: each for name, each in getattr(own, "__dict__", {}).items() if isinstance(each, DataLoader)}
+        for name, each in inner.items():
+            object.__setattr__(own, name, _own(each, apart))
+        return own
     own._iterator = None  # of persistent workers, if the loader was used before
     own.generator = torch.Generator()
-    if apart:
-        data = [loader.dataset, *(part for part in _parts(loader) if isinstance(part, Dataset))]
-        samplers = {name: getattr(loader, name) for name in ("sampler", "batch_sampler")}
-        try:
-            own.__dict__ |= deepcopy(samplers, {id(part): part for part in data})
-        except TypeError as error:
+    data = [loader.dataset, *(part for part in _parts(loader) if isinstance(part, Dataset))]
+    samplers = {name: getattr(loader, name) for name in ("sampler", "batch_sampler")}
+    try:
+        own.__dict__ |= deepcopy(samplers, {id(part): part for part in data})
+    except TypeError as error:
+        if apart:
             log.warning(
                 "a sampler can't be copied (%s), so that hypergradients and PT share its place in a pass; give "
                 "LoaderBatches a loader for hypergradient=",
                 error,
             )
-        if isinstance(loader.dataset, IterableDataset):
-            own.__dict__["dataset"] = copy(loader.dataset)
+    if isinstance(loader.dataset, IterableDataset):
+        own.__dict__["dataset"] = copy(loader.dataset)
     return own
 
 
