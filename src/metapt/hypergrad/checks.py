@@ -143,7 +143,7 @@ def check_unchanged(
         ValueError: one does.
     """
     problem = local_of(problem)
-    found = tried(problem).found
+    found = tried(problem)
     if UNCHANGED in found:
         return
     given = _Arguments(pretrained, meta, head, pretrain_batch, finetune_batch)
@@ -162,7 +162,7 @@ def check_unchanged(
 
 def check_outputs(problem: MetaProblem, pretrained: Pretrained, meta: Params, batch: Any) -> None:
     """Raise ValueError if `pretrain_loss` is not `outputs_loss` of `pretrain_outputs`; look once per problem."""
-    found = tried(local_of(problem)).found
+    found = tried(local_of(problem))
     if OUTPUTS in found:
         return
     local = local_of(problem)  # or that of Autocast, which rounds one of the two
@@ -213,7 +213,7 @@ def check_problem(
             is no error), `encode` not on the encoder, or `head_loss` not on its features or its head.
     """
     problem = local_of(problem)
-    found = tried(problem).found
+    found = tried(problem)
     given = _Arguments(pretrained, meta, head, pretrain_batch, finetune_batch)
     copies: _Arguments = cloned(given)
     problem, phi, psi = Checked(problem), leaves(copies.meta), leaves(copies.head)

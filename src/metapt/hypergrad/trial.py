@@ -11,7 +11,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,32 +36,21 @@ HEAD = "the product with the Hessian of the FT loss"
 Compared = tuple[Loss, Params, Params]  # and weights and hyperparameters where its derivatives are compared
 
 
-class Tried(NamedTuple):
-    """What was found of a problem so far.
+_found: dict[int, dict[str, Gap | None]] = {}  # by the identity of the problem
 
-    Attributes:
-        problem: returns the problem, or None when it is gone.
-        found: how second derivatives agree with differences, by what was compared; None of other checks.
+
+def tried(problem: MetaProblem) -> dict[str, Gap | None]:
+    """Return what was found of a problem so far, which is kept as long as the problem lives.
+
+    It says how second derivatives agree with differences, by what was compared; None of other checks.
     """
-
-    problem: Callable[[], object]
-    found: dict[str, Gap | None]
-
-
-_all: dict[int, Tried] = {}  # by the identity of the problem
-
-
-def tried(problem: MetaProblem) -> Tried:
-    """Return what was found of a problem; it is kept as long as the problem lives."""
-    known = _all.get(id(problem))
-    if known is not None and known.problem() is problem:
-        return known
-    key = id(problem)
-    try:
-        known = _all[key] = Tried(weakref.ref(problem, lambda _: _all.pop(key, None)), {})
-    except TypeError:  # an object that allows no weak references is tried each time
-        known = Tried(lambda: problem, {})
-    return known
+    if id(problem) not in _found:
+        try:
+            weakref.finalize(problem, _found.pop, id(problem))
+        except TypeError:  # an object that allows no weak references is tried each time
+            return {}
+        _found[id(problem)] = {}
+    return _found[id(problem)]
 
 
 def check_second_derivatives(
@@ -96,7 +85,7 @@ def check_second_derivatives(
     problem = local_of(problem)
     if is_tested(problem):
         return
-    found = tried(problem).found
+    found = tried(problem)
 
     def pretraining(pretrained: Pretrained, meta: Params, batch: Any) -> Compared:
         def loss(weights: Params, meta: Params) -> Tensor:

@@ -86,7 +86,7 @@ def _check(
     cause, advice = cause_of([figures], float(figures.gradient_norm), settings.finetuning)
     if not torch.isfinite(figures.gradient_norm):
         raise ValueError(f"the hypergradient is not finite, {cause}: {advice}")
-    for what, gap in tried(local_of(problem)).found.items():
+    for what, gap in tried(local_of(problem)).items():
         if gap is not None and gap.agrees:
             _right(f"{what} agrees with a difference of gradients, relative distance {gap.distance:.1g}")
         elif gap is not None:

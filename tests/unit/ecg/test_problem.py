@@ -194,7 +194,7 @@ def test_second_derivatives_are_differences_of_gradients(exact: Any, policy: Pol
         problem, network, meta_of(policy), head, batch, labelled(exact, 1)[0],
         products=True, head_steps=not supervised, network=not supervised,
     )  # fmt: skip
-    assert all(gap is not None and gap.agrees for gap in tried(problem).found.values())
+    assert all(gap is not None and gap.agrees for gap in tried(problem).values())
 
 
 def projections(seed: int, count: int, size: int) -> Tensor:

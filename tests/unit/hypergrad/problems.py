@@ -34,7 +34,7 @@ def draw(seed: int, *shape: int, scale: float = 1.0) -> Tensor:
 
 def counted(problem: Any) -> Any:
     """Let a problem count as tried, so that what is counted is one hypergradient, and return it."""
-    trial.tried(problem).found.update(dict.fromkeys((trial.UNCHANGED, trial.MIXED, trial.HESSIAN, trial.HEAD)))
+    trial.tried(problem).update(dict.fromkeys((trial.UNCHANGED, trial.MIXED, trial.HESSIAN, trial.HEAD)))
     return problem
 
 

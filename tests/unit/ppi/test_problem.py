@@ -188,4 +188,4 @@ def test_second_derivatives_are_differences_of_gradients(kind: Any, given: Any, 
     problem = type("Untested", (kind,), {})(ENCODER)  # a subclass is not taken for tested
     words = {"products": True, "head_steps": of_the_head, "network": of_the_head}
     check_second_derivatives(problem, *given, labelled(FT[0]), **words)
-    assert all(gap is not None and gap.agrees for gap in tried(problem).found.values())
+    assert all(gap is not None and gap.agrees for gap in tried(problem).values())

@@ -247,7 +247,7 @@ def test_a_problem_of_dictionaries_is_tried_once_and_that_it_is_tested_is_not_in
 def test_check_says_where_the_comparison_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     toy = problem()
     gaps = Gap(1e-8, agrees=True, differs=False), Gap(0.3, agrees=False, differs=False)
-    tried(toy).found.update(zip((MIXED, HESSIAN), gaps, strict=True))
+    tried(toy).update(zip((MIXED, HESSIAN), gaps, strict=True))
     metapt.check(*toys.arguments(toy, inverse=Neumann(1, 0.1), finetuning=Unroll(0)))
     printed = capsys.readouterr().out
     assert "not sure: the product with the Hessian of the PT loss" in printed
@@ -359,7 +359,7 @@ def test_what_is_right_is_not_warned_of(what: str) -> None:
             gradient(each, batch, inverse=Neumann(1, 0.1), **start)
     assert not messages
     if what != "float32 only":
-        assert all(tried(toy).found[name].distance < 1e-4 for name in (MIXED, HESSIAN))  # type: ignore[union-attr]
+        assert all(tried(toy)[name].distance < 1e-4 for name in (MIXED, HESSIAN))  # type: ignore[union-attr]
 
 
 def decayed(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
