@@ -84,57 +84,39 @@ class _Convolution(torch.autograd.Function):
         (dy,) = cotangents
         dx = dw = db = None
         if wanted(context, 0):
-            dx = _InputGradient.apply(dy, w, x.detach(), context.geometry)  # type: ignore[no-untyped-call]
+            dx = _Gradient.apply(dy, w, x.detach(), context.geometry, False, True)  # type: ignore[no-untyped-call]
         if wanted(context, 1):
             valued = read(context, 1)
-            dw = _WeightGradient.apply(dy, x, w.detach(), context.geometry, valued)  # type: ignore[no-untyped-call]
+            dw = _Gradient.apply(dy, x, w.detach(), context.geometry, True, valued)  # type: ignore[no-untyped-call]
         if wanted(context, 2):
             db = dy.sum((0, 2, 3))
         return dx, dw, db, None, None
 
 
-class _InputGradient(torch.autograd.Function):
-    """Cx(dy, w); it uses only the shape of x."""
+class _Gradient(torch.autograd.Function):
+    """Cx(dy, w), or Cw(dy, x) if `weight` is true; NaN if `valued` is false. It uses only the shape of `like`."""
 
     @staticmethod
-    def forward(context: Any, dy: Tensor, w: Tensor, x: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
+    def forward(
+        context: Any, dy: Tensor, other: Tensor, like: Tensor, geometry: tuple[Pair, Pair], weight: bool, valued: bool
+    ) -> Tensor:
         remember_precision(context)
-        context.save_for_backward(dy, w)
-        context.geometry = geometry
-        return _input_gradient(dy, x, w, geometry)
-
-    @staticmethod
-    @once_differentiable
-    @as_forward
-    def backward(context: Any, *cotangents: Tensor) -> Any:
-        dy, w = context.saved_tensors
-        (g,) = cotangents
-        d_dy = _forward(g, w, context.geometry) if wanted(context, 0) else None
-        d_w = _weight_gradient(dy, g, w, context.geometry) if wanted(context, 1) else None
-        return d_dy, d_w, None, None
-
-
-class _WeightGradient(torch.autograd.Function):
-    """Cw(dy, x), or NaN of its shape if `valued` is false; it uses only the shape of w."""
-
-    @staticmethod
-    def forward(context: Any, dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], valued: bool) -> Tensor:
-        remember_precision(context)
-        context.save_for_backward(dy, x)
-        context.geometry = geometry
+        context.save_for_backward(dy, other)
+        context.geometry, context.weight = geometry, weight
         if not valued:
-            return w.new_full((), torch.nan).expand_as(w)
-        return _weight_gradient(dy, x, w, geometry)
+            return like.new_full((), torch.nan).expand_as(like)
+        return _weight_gradient(dy, other, like, geometry) if weight else _input_gradient(dy, like, other, geometry)
 
     @staticmethod
     @once_differentiable
     @as_forward
     def backward(context: Any, *cotangents: Tensor) -> Any:
-        dy, x = context.saved_tensors
+        dy, other = context.saved_tensors
         (g,) = cotangents
-        d_dy = _forward(x, g, context.geometry) if wanted(context, 0) else None
-        d_x = _input_gradient(dy, x, g, context.geometry) if wanted(context, 1) else None
-        return d_dy, d_x, None, None, None
+        x, w, gradient = (other, g, _input_gradient) if context.weight else (g, other, _weight_gradient)
+        d_dy = _forward(x, w, context.geometry) if wanted(context, 0) else None
+        d_other = gradient(dy, x, w, context.geometry) if wanted(context, 1) else None
+        return d_dy, d_other, None, None, None, None
 
 
 def _forward(x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], b: Tensor | None = None) -> Tensor:
