@@ -17,7 +17,7 @@ from metapt.hypergrad.finetune import unrolled
 from metapt.hypergrad.optimizers import DifferentiableOptimizer, take_steps
 from metapt.hypergrad.params import Params, Pretrained, detached, leaves, like, unconnected, vjp
 from metapt.hypergrad.problem import Checked, MetaProblem
-from metapt.hypergrad.trial import check_second_derivatives
+from metapt.hypergrad.trial import Given, check_second_derivatives
 
 
 class ExactHypergradient(NamedTuple):
@@ -86,9 +86,9 @@ def exact_hypergradient(
     if not validation_batches:
         raise ValueError("there is no validation minibatch to take the loss of")
     first = pretrain_batches[0] if pretrain_batches else None
-    users, arguments = problem, (pretrained, meta, head, first, validation_batches[0])
+    users, where = problem, Given(pretrained, meta, head, first, validation_batches[0])
     if pretrain_batches:
-        check_unchanged(users, *arguments, uses_head_loss=True)
+        check_unchanged(users, where, uses_head_loss=True)
     problem = Checked(problem)
     phi = leaves(meta)
     start, first_head = pretrained.leaves(), leaves(head)
@@ -111,7 +111,7 @@ def exact_hypergradient(
     loss = torch.stack(losses).mean()
     gradient = like(meta, vjp([loss], list(phi.values()), needed=unconnected(meta) if pretrain_batches else ""))
     if pretrain_batches:
-        check_second_derivatives(users, *arguments, products=True, head_steps=bool(train_batches), network=network)
+        check_second_derivatives(users, where, products=True, head_steps=bool(train_batches), network=network)
     final = Pretrained(detached(trained.encoder), detached(trained.head), trained.buffers)
     encoder, tuned_head = detached(tuned.encoder), detached(tuned.head)
     before = torch.stack(pretrain_losses) if pretrain_losses else torch.zeros(0)

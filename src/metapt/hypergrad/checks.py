@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from metapt.hypergrad.distributed import local_of
 from metapt.hypergrad.nested import by_position, changed, cloned
 from metapt.hypergrad.params import Params, Pretrained, detached, leaves, norm
 from metapt.hypergrad.problem import LOOK_FOR, Checked, GaussNewtonProblem, MetaProblem, name_of
-from metapt.hypergrad.trial import OUTPUTS, UNCHANGED, devices_of, tried
+from metapt.hypergrad.trial import OUTPUTS, UNCHANGED, Given, devices_of, tried
 
 log = logging.getLogger(__name__)
 
@@ -79,17 +79,7 @@ def check_params(what: str, params: Any) -> None:
             )
 
 
-class _Arguments(NamedTuple):
-    """Where the functions of a problem are evaluated."""
-
-    pretrained: Pretrained
-    meta: Params
-    head: Params
-    pretrain_batch: Any
-    finetune_batch: Any
-
-
-def _check_copies(function: str, given: _Arguments, copies: _Arguments) -> None:
+def _check_copies(function: str, given: Given, copies: Given) -> None:
     """Raise ValueError if a function, which was called with the copies, has changed one."""
     parts = {
         "parameter of the encoder": (given.pretrained.encoder, copies.pretrained.encoder),
@@ -128,15 +118,7 @@ def check_same(function: str, batch: Any, copy: Any) -> None:
 
 
 @torch.enable_grad()
-def check_unchanged(
-    problem: MetaProblem,
-    pretrained: Pretrained,
-    meta: Params,
-    head: Params,
-    pretrain_batch: Any,
-    finetune_batch: Any,
-    uses_head_loss: bool,
-) -> None:
+def check_unchanged(problem: MetaProblem, given: Given, uses_head_loss: bool) -> None:
     """Check on copies that no function of a problem changes parameters or minibatches, once per problem.
 
     Raises:
@@ -146,9 +128,8 @@ def check_unchanged(
     found = tried(problem)
     if UNCHANGED in found:
         return
-    given = _Arguments(pretrained, meta, head, pretrain_batch, finetune_batch)
     problem, copies = Checked(problem), cloned(given)
-    with torch.random.fork_rng(devices=devices_of(pretrained)):
+    with torch.random.fork_rng(devices=devices_of(given.pretrained)):
         problem.pretrain_loss(copies.pretrained.leaves(), leaves(copies.meta), copies.pretrain_batch)
         _check_copies("pretrain_loss", given, copies)
         encoder = leaves(copies.pretrained.encoder)
@@ -160,13 +141,14 @@ def check_unchanged(
     found[UNCHANGED] = None
 
 
-def check_outputs(problem: MetaProblem, pretrained: Pretrained, meta: Params, batch: Any) -> None:
+def check_outputs(problem: MetaProblem, given: Given) -> None:
     """Raise ValueError if `pretrain_loss` is not `outputs_loss` of `pretrain_outputs`; look once per problem."""
     found = tried(local_of(problem))
     if OUTPUTS in found:
         return
     local = local_of(problem)  # or that of Autocast, which rounds one of the two
     own = cast(GaussNewtonProblem, local._problem if isinstance(local, Checked) else local)
+    pretrained, meta, _, batch, _ = given
     first, second = (pretrained._replace(buffers=cloned(pretrained.buffers)) for _ in range(2))
     with torch.no_grad(), torch.random.fork_rng(devices=devices_of(pretrained)):
         loss = own.outputs_loss(own.pretrain_outputs(first, meta, batch), meta, batch)
@@ -183,11 +165,7 @@ _APART = (
 @torch.enable_grad()
 def check_problem(
     problem: MetaProblem,
-    pretrained: Pretrained,
-    meta: Params,
-    head: Params,
-    pretrain_batch: Any,
-    finetune_batch: Any,
+    given: Given,
     *,
     uses_head_loss: bool = True,
     report: Callable[[str], object] = lambda sentence: None,
@@ -200,9 +178,7 @@ def check_problem(
 
     Args:
         problem: the three functions.
-        pretrained, meta, head: where the functions are evaluated.
-        pretrain_batch: a PT minibatch.
-        finetune_batch: an FT minibatch.
+        given: where they are evaluated.
         uses_head_loss: check `head_loss`, too (see `FineTuning`).
         report: is called after each check with a sentence on what was found right.
 
@@ -214,8 +190,7 @@ def check_problem(
     """
     problem = local_of(problem)
     found = tried(problem)
-    given = _Arguments(pretrained, meta, head, pretrain_batch, finetune_batch)
-    copies: _Arguments = cloned(given)
+    copies: Given = cloned(given)
     problem, phi, psi = Checked(problem), leaves(copies.meta), leaves(copies.head)
     encoder, buffers = leaves(copies.pretrained.encoder), copies.pretrained.buffers
 
@@ -228,7 +203,7 @@ def check_problem(
 
     def features_after(meta: Params) -> Tensor:
         """Return the features with the buffers that a PT step with some hyperparameters leaves."""
-        stepped: Pretrained = cloned(pretrained)
+        stepped: Pretrained = cloned(given.pretrained)
         problem.pretrain_loss(stepped, meta, copies.pretrain_batch)
         return problem.encode({**stepped.encoder, **stepped.buffers}, copies.finetune_batch)
 
@@ -242,7 +217,7 @@ def check_problem(
         report(f"{function} returns the same {result} in two equal calls")
         return first
 
-    with torch.random.fork_rng(devices=devices_of(pretrained)):
+    with torch.random.fork_rng(devices=devices_of(given.pretrained)):
         loss = called_twice("pretrain_loss", pretrain_loss, "number", "numbers")
         _check_depends("pretrain_loss", loss, phi, "meta-parameter", every=True)
         report(f"pretrain_loss depends on each of the meta-parameters ({', '.join(phi)})")

@@ -35,7 +35,7 @@ from metapt.hypergrad.params import (
     zeros_like,
 )
 from metapt.hypergrad.problem import Checked, ForwardProblem, GaussNewtonProblem, MetaProblem
-from metapt.hypergrad.trial import check_second_derivatives
+from metapt.hypergrad.trial import Given, check_second_derivatives
 
 Curvature = Literal["hessian", "gauss_newton"]
 
@@ -208,10 +208,10 @@ def hypergradient(
     counts = {"FT training minibatches": len(train_batches), "different FT minibatches": different}
     check_counts(users, counts, once=True)
     uses_head_loss = getattr(finetuning, "uses_head_loss", True)
-    arguments = pretrained, meta, head, pretrain_batch, validation_batch
-    check_unchanged(users, *arguments, uses_head_loss)
+    given = Given(pretrained, meta, head, pretrain_batch, validation_batch)
+    check_unchanged(users, given, uses_head_loss)
     if curvature == "gauss_newton":
-        check_outputs(users, pretrained, meta, pretrain_batch)
+        check_outputs(users, given)
     tuned = finetuning(
         problem, pretrained.encoder, pretrained.buffers, head, head_state, train_batches, validation_batch
     )
@@ -232,7 +232,7 @@ def hypergradient(
         result = [torch.full_like(value, torch.nan) for value in result]
     check_second_derivatives(
         users,
-        *arguments,
+        given,
         products=curvature == "hessian" and solved.steps > 0,
         head_steps=uses_head_loss and finetuning.minibatches > 0,
         network=getattr(finetuning, "network", False),

@@ -11,7 +11,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,16 @@ HEAD = "the product with the Hessian of the FT loss"
 Compared = tuple[Loss, Params, Params]  # and weights and hyperparameters where its derivatives are compared
 
 
+class Given(NamedTuple):
+    """Where the functions of a problem are evaluated."""
+
+    pretrained: Pretrained
+    meta: Params
+    head: Params
+    pretrain_batch: Any
+    finetune_batch: Any
+
+
 _found: dict[int, dict[str, Gap | None]] = {}  # by the identity of the problem
 
 
@@ -54,16 +64,7 @@ def tried(problem: MetaProblem) -> dict[str, Gap | None]:
 
 
 def check_second_derivatives(
-    problem: MetaProblem,
-    pretrained: Pretrained,
-    meta: Params,
-    head: Params,
-    pretrain_batch: Any,
-    finetune_batch: Any,
-    *,
-    products: bool,
-    head_steps: bool,
-    network: bool,
+    problem: MetaProblem, given: Given, *, products: bool, head_steps: bool, network: bool
 ) -> None:
     """Compare the second derivatives that a hypergradient takes with differences of gradients, each once per problem.
 
@@ -74,7 +75,7 @@ def check_second_derivatives(
 
     Args:
         problem: the functions.
-        pretrained, meta, head, pretrain_batch, finetune_batch: where they are evaluated.
+        given: where they are evaluated.
         products: the Hessian of the PT loss is used.
         head_steps: FT differentiates the FT loss twice w.r.t. the head.
         network: so it does w.r.t. the encoder.
@@ -108,12 +109,12 @@ def check_second_derivatives(
         return loss, leaves(joined(*trained[:2])), leaves(fixed)
 
     if not found.keys() >= ({MIXED, HESSIAN} if products else {MIXED}):
-        gaps = _compared(pretraining, (pretrained, meta, pretrain_batch), "pretrain_loss", products)
+        gaps = _compared(pretraining, (given.pretrained, given.meta, given.pretrain_batch), "pretrain_loss", products)
         if gaps is not None:
             found |= {MIXED: gaps[0], HESSIAN: gaps[1]} if products else {MIXED: gaps[0]}
-    if head_steps and head and HEAD not in found:
+    if head_steps and given.head and HEAD not in found:
         what = f"{name_of(problem, 'head_loss')} of encode" if network else name_of(problem, "head_loss")
-        gaps = _compared(finetuning, (pretrained, head, finetune_batch), what, True)
+        gaps = _compared(finetuning, (given.pretrained, given.head, given.finetune_batch), what, True)
         if gaps is not None:
             found[HEAD] = gaps[1]
 

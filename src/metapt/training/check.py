@@ -12,7 +12,7 @@ from metapt.hypergrad.checks import check_arguments, check_problem
 from metapt.hypergrad.distributed import local_of
 from metapt.hypergrad.nested import listed
 from metapt.hypergrad.problem import Checked
-from metapt.hypergrad.trial import tried
+from metapt.hypergrad.trial import Given, tried
 from metapt.training.batches import Batches, explaining
 from metapt.training.guard import NO_VALUE, cause_of
 from metapt.training.meta import MetaPretraining
@@ -59,9 +59,7 @@ def _check(
     finite = _Finite(local_of(problem))
     check_problem(
         finite,
-        *arguments[1:],
-        pretrain_batch,
-        validation_batch,
+        Given(pretrained, meta, head, pretrain_batch, validation_batch),
         uses_head_loss=settings.finetuning.uses_head_loss,
         report=_right,
     )

@@ -19,6 +19,7 @@ from metapt.hypergrad.inverse import Unread
 from metapt.hypergrad.optimizers import OptimizerState
 from metapt.hypergrad.params import Vector, all_finite, copied, detached, leaves, like, mean, norm, scaled, vjp
 from metapt.hypergrad.problem import Checked
+from metapt.hypergrad.trial import Given
 from metapt.training.batches import Batches, explained
 from metapt.training.capture import recorded_on
 from metapt.training.checkpoint import Checkpoint, described
@@ -295,8 +296,8 @@ class MetaPretraining:
         validation_batch = self.batches.validation()
         if not self._checked:
             self._pretrainer.check_equal(self.meta, head)
-            arguments = (self.problem, self.pretrained, self.meta, head, pretrain_batch, validation_batch)
-            check_problem(*arguments, uses_head_loss=self.settings.finetuning.uses_head_loss)
+            given = Given(self.pretrained, self.meta, head, pretrain_batch, validation_batch)
+            check_problem(self.problem, given, uses_head_loss=self.settings.finetuning.uses_head_loss)
             self._checked = True
         if self._looks:
             repeated = warn_of_repeated(self.settings.finetuning, [*train_batches, validation_batch])

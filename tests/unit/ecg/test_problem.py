@@ -24,7 +24,7 @@ from metapt.domains.ecg.problem import (
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.hypergrad import SGD, Neumann, Params, Pretrained, Unroll, hypergradient
 from metapt.hypergrad.curvature import gauss_newton
-from metapt.hypergrad.trial import check_second_derivatives, tried
+from metapt.hypergrad.trial import Given, check_second_derivatives, tried
 from metapt.twostage.heads import whole
 
 DTYPE = torch.float64
@@ -190,10 +190,8 @@ def test_second_derivatives_are_differences_of_gradients(exact: Any, policy: Pol
         batch = AugmentedBatch(exact.signals, exact.labels, Draws(*(part[:4] for part in exact.draws)))
         network = Pretrained(whole(network.encoder, head=head), {}, network.buffers)
         head = {}
-    check_second_derivatives(
-        problem, network, meta_of(policy), head, batch, labelled(exact, 1)[0],
-        products=True, head_steps=not supervised, network=not supervised,
-    )  # fmt: skip
+    given = Given(network, meta_of(policy), head, batch, labelled(exact, 1)[0])
+    check_second_derivatives(problem, given, products=True, head_steps=not supervised, network=not supervised)
     assert all(gap is not None and gap.agrees for gap in tried(problem).values())
 
 

@@ -25,7 +25,7 @@ from metapt.domains.mnist.problem import (
 )
 from metapt.hypergrad import Params, Pretrained, Stacked
 from metapt.hypergrad.stacked import stack, stack_pretrained
-from metapt.hypergrad.trial import check_second_derivatives, tried
+from metapt.hypergrad.trial import Given, check_second_derivatives, tried
 
 HEADS: list[Heads] = ["separate", "shared"]
 
@@ -155,7 +155,6 @@ def test_second_derivatives_are_differences_of_gradients(base: type[DigitProblem
         meta = {"mean": torch.tensor(30.0), "deviation": torch.tensor(4.0)}
     elif base is WeightingProblem:
         meta = weighting_network(stream(4))
-    check_second_derivatives(
-        tested, pretrained, meta, head, batch, minibatch(2, classes=5), products=True, head_steps=True, network=True
-    )
+    given = Given(pretrained, meta, head, batch, minibatch(2, classes=5))
+    check_second_derivatives(tested, given, products=True, head_steps=True, network=True)
     assert all(gap is not None and gap.agrees for gap in tried(tested).values())

@@ -14,7 +14,7 @@ from metapt.domains.ppi.gin import GinEncoder
 from metapt.domains.ppi.problem import WEIGHTS, LabelledGraphs, MultitaskProblem, task_weights
 from metapt.hypergrad import SGD, Neumann, Params, Pretrained, Unroll, hypergradient
 from metapt.hypergrad.params import Vector, leaves
-from metapt.hypergrad.trial import check_second_derivatives, tried
+from metapt.hypergrad.trial import Given, check_second_derivatives, tried
 from metapt.twostage.heads import encoder_of, head_of, whole
 
 from .graphs_helper import DTYPE, LAYERS, WIDTH, draw, exact, exact_pretrained, odd_graphs, plain, pyg_batch
@@ -187,5 +187,5 @@ BOTH = labelled(PT, "coarse", dropout=True), labelled(FT[1], dropout=True)
 def test_second_derivatives_are_differences_of_gradients(kind: Any, given: Any, of_the_head: bool) -> None:
     problem = type("Untested", (kind,), {})(ENCODER)  # a subclass is not taken for tested
     words = {"products": True, "head_steps": of_the_head, "network": of_the_head}
-    check_second_derivatives(problem, *given, labelled(FT[0]), **words)
+    check_second_derivatives(problem, Given(*given, labelled(FT[0])), **words)
     assert all(gap is not None and gap.agrees for gap in tried(problem).values())

@@ -22,6 +22,7 @@ import metapt
 from metapt import Autocast, MetaPretraining, OptimizerSpec
 from metapt.hypergrad import SGD, FittedHead, Params, Pretrained, Unroll
 from metapt.hypergrad.checks import check_problem
+from metapt.hypergrad.trial import Given
 from metapt.training.module_problem import encode_first
 from metapt.training.seeds import Seeded
 
@@ -483,10 +484,10 @@ def test_random_draws_of_the_loss_belong_to_the_minibatch() -> None:
     values = [float(toy.pretrain_loss(toy.pretrained, META, Seeded((X, Y), seed))) for seed in (1, 1, 2)]
     assert values[0] == values[1] != values[2]
     assert torch.equal(torch.get_rng_state(), state)
-    arguments = toy, toy.pretrained, META, toy.head
-    check_problem(*arguments, Seeded((X, Y), 1), (X, Y))
+    arguments = toy.pretrained, META, toy.head
+    check_problem(toy, Given(*arguments, Seeded((X, Y), 1), (X, Y)))
     with pytest.raises(ValueError, match="two different numbers in two equal calls"):
-        check_problem(*arguments, (X, Y), (X, Y))
+        check_problem(toy, Given(*arguments, (X, Y), (X, Y)))
 
 
 def test_autocast_rounds_plain_steps_and_leaves_hypergradients_alone() -> None:
