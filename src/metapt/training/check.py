@@ -37,65 +37,56 @@ def check(
             finite.
     """
     with explaining(batches):
-        _check(problem, batches, pretrained, meta, head, settings)
-
-
-def _check(
-    problem: MetaProblem, batches: Batches, pretrained: Pretrained, meta: Params, head: Params, settings: MetaSettings
-) -> None:
-    check_arguments(problem, pretrained, meta, head)
-    parts = {"encoder": pretrained.encoder, "PT head": pretrained.head, "buffers": pretrained.buffers}
-    for what, params in (parts | {"meta-parameters": meta, "FT head": head}).items():
-        print(f"{what}: {_size(params)}")
-    loop = MetaPretraining(problem, batches, pretrained, meta, head, settings)  # it has checks of its own
-    before = batches.state_dict()
-    try:
-        pretrain_batch = getattr(batches, "hypergradient", batches.pretrain)()
-        train_batches = [batches.train() for _ in range(settings.finetuning.minibatches)]
-        validation_batch = batches.validation()
-    finally:
-        batches.load_state_dict(before)
-    arguments = problem, pretrained, meta, head
-    finite = _Finite(local_of(problem))
-    check_problem(
-        finite,
-        Given(pretrained, meta, head, pretrain_batch, validation_batch),
-        uses_head_loss=settings.finetuning.uses_head_loss,
-        report=_right,
-    )
-    warn_of_repeated(settings.finetuning, [*train_batches, validation_batch])
-    finite.finetune_batch = "FT training"
-    for batch in train_batches:
-        features = finite.encode({**pretrained.encoder, **pretrained.buffers}, batch)
-        if settings.finetuning.uses_head_loss:
-            finite.head_loss(head, features, batch)
-    result = hypergradient(
-        *arguments,
-        pretrain_batch=pretrain_batch,
-        train_batches=train_batches,
-        validation_batch=validation_batch,
-        inverse=settings.inverse,
-        finetuning=settings.finetuning,
-        curvature=settings.curvature,
-        keep_gradient=settings.reuse_gradient,
-        weight_decay=loop.weight_decay,
-    )
-    figures = result.diagnostics
-    cause, advice = cause_of([figures], float(figures.gradient_norm), settings.finetuning)
-    if not torch.isfinite(figures.gradient_norm):
-        raise ValueError(f"the hypergradient is not finite, {cause}: {advice}")
-    for what, gap in tried(local_of(problem)).items():
-        if gap is not None and gap.agrees:
-            _right(f"{what} agrees with a difference of gradients, relative distance {gap.distance:.1g}")
-        elif gap is not None:
-            why = "see the warning" if gap.differs else "the loss has kinks, or too little precision, to say more"
-            print(f"not sure: {what} is {gap.distance:.1g} off a difference of gradients, relatively; {why}")
-    _right(f"the losses can be differentiated twice; FT validation loss {float(figures.validation_loss):.4g}")
-    for name, value in result.gradient.items():
-        print(f"hypergradient of {name}: norm {float(value.norm()):.4g}")
-    if cause.startswith("as "):
-        print(f"wrong: the hypergradient is {'0 up to rounding' if figures.gradient_norm else 'exactly 0'}, {cause}")
-    print(f"FT: {figures.fit_status.value}; inverse: {figures.solve_status.value}")
+        check_arguments(problem, pretrained, meta, head)
+        parts = {"encoder": pretrained.encoder, "PT head": pretrained.head, "buffers": pretrained.buffers}
+        for what, params in (parts | {"meta-parameters": meta, "FT head": head}).items():
+            print(f"{what}: {_size(params)}")
+        loop = MetaPretraining(problem, batches, pretrained, meta, head, settings)  # it has checks of its own
+        before = batches.state_dict()
+        try:
+            pretrain_batch = getattr(batches, "hypergradient", batches.pretrain)()
+            train_batches = [batches.train() for _ in range(settings.finetuning.minibatches)]
+            validation_batch = batches.validation()
+        finally:
+            batches.load_state_dict(before)
+        finite, uses_head_loss = _Finite(local_of(problem)), settings.finetuning.uses_head_loss
+        given = Given(pretrained, meta, head, pretrain_batch, validation_batch)
+        check_problem(finite, given, uses_head_loss=uses_head_loss, report=_right)
+        warn_of_repeated(settings.finetuning, [*train_batches, validation_batch])
+        finite.finetune_batch = "FT training"
+        for batch in train_batches:
+            features = finite.encode({**pretrained.encoder, **pretrained.buffers}, batch)
+            if uses_head_loss:
+                finite.head_loss(head, features, batch)
+        result = hypergradient(
+            problem,
+            *given[:3],
+            pretrain_batch=pretrain_batch,
+            train_batches=train_batches,
+            validation_batch=validation_batch,
+            inverse=settings.inverse,
+            finetuning=settings.finetuning,
+            curvature=settings.curvature,
+            keep_gradient=settings.reuse_gradient,
+            weight_decay=loop.weight_decay,
+        )
+        figures = result.diagnostics
+        cause, advice = cause_of([figures], float(figures.gradient_norm), settings.finetuning)
+        if not torch.isfinite(figures.gradient_norm):
+            raise ValueError(f"the hypergradient is not finite, {cause}: {advice}")
+        for what, gap in tried(local_of(problem)).items():
+            if gap is not None and gap.agrees:
+                _right(f"{what} agrees with a difference of gradients, relative distance {gap.distance:.1g}")
+            elif gap is not None:
+                why = "see the warning" if gap.differs else "the loss has kinks, or too little precision, to say more"
+                print(f"not sure: {what} is {gap.distance:.1g} off a difference of gradients, relatively; {why}")
+        _right(f"the losses can be differentiated twice; FT validation loss {float(figures.validation_loss):.4g}")
+        for name, value in result.gradient.items():
+            print(f"hypergradient of {name}: norm {float(value.norm()):.4g}")
+        if cause.startswith("as "):
+            size = "0 up to rounding" if figures.gradient_norm else "exactly 0"
+            print(f"wrong: the hypergradient is {size}, {cause}")
+        print(f"FT: {figures.fit_status.value}; inverse: {figures.solve_status.value}")
 
 
 class _Finite(Checked):
