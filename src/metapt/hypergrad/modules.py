@@ -106,16 +106,16 @@ def check_module(what: str, module: Any) -> None:
         raise ValueError(f"{lazy[0]!r} of the {what} has no values yet: call the {what} once on a minibatch before")
 
 
-def check_alike(target: dict[str, Tensor], values: dict[str, Tensor], what: str) -> None:
-    """Raise ValueError if names or shapes differ."""
-    different = sorted(target.keys() ^ values.keys())
-    if different:
-        where = "is missing in the modules" if different[0] in values else "is only in the modules"
-        raise ValueError(f"the names of the {what} differ: {different[0]!r} {where}; give modules of one kind")
-    for name, value in values.items():
-        if target[name].shape != value.shape:
-            shapes = f"{list(target[name].shape)} in the modules and {list(value.shape)} here"
-            raise ValueError(f"{name!r} of the {what} has the shape {shapes}; give modules of one kind")
+def check_alike(what: str, given: dict[str, Tensor], expected: dict[str, Tensor], legal: str) -> None:
+    """Raise ValueError if names or shapes of the tensors given differ from those of modules."""
+    if given.keys() != expected.keys():
+        name = min(given.keys() ^ expected.keys())
+        where = "is missing in the modules" if name in given else "is only in the modules"
+        raise ValueError(f"the names of the {what} differ: {name!r} {where}; legal: {legal}")
+    for name, value in given.items():
+        if value.shape != expected[name].shape:
+            shapes = f"{list(expected[name].shape)} in the modules and {list(value.shape)} here"
+            raise ValueError(f"{name!r} of the {what} has the shape {shapes}; legal: {legal}")
 
 
 def remembered(module: nn.Module, function: Any) -> dict[str, Any]:

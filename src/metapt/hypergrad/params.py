@@ -66,7 +66,7 @@ class Pretrained(NamedTuple):
         targets = modules.tensors(encoder, head)
         parts = "parameters of the encoder", "parameters of the PT head", "buffers"
         for target, values, what in zip(targets, self, parts, strict=True):
-            modules.check_alike(target, values, what)
+            modules.check_alike(what, values, target, "modules of one kind")
         for target, values in zip(targets, self, strict=True):
             for name, value in values.items():
                 with torch.no_grad():  # a detached sparse tensor is another one

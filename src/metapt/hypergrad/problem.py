@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
@@ -101,14 +101,19 @@ class Checked:
         return getattr(self._problem, name)
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
-        return _loss("pretrain_loss", self._problem.pretrain_loss(pretrained, meta, batch), pretrained.vector())
+        loss = self._value(self._problem.pretrain_loss, pretrained, meta, batch)
+        return _loss("pretrain_loss", loss, pretrained.vector())
 
     def encode(self, encoder: Params, batch: Any) -> Tensor:
-        return _attached("encode", self._problem.encode(encoder, batch), encoder.values())
+        return _attached("encode", self._value(self._problem.encode, encoder, batch), encoder.values())
 
     def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
-        name = name_of(self._problem, "head_loss")
-        return _loss(name, self._problem.head_loss(head, features, batch), [features, *head.values()])
+        loss = self._value(self._problem.head_loss, head, features, batch)
+        return _loss(name_of(self._problem, "head_loss"), loss, [features, *head.values()])
+
+    def _value(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a method of the problem does; `Autocast` has another one."""
+        return function(*arguments)
 
 
 def _loss(method: str, loss: Any, inputs: Iterable[Tensor]) -> Tensor:

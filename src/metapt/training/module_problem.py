@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 from torch.utils import checkpoint
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained
-from metapt.hypergrad.modules import HEAD, Calling, check_module, own, remembered, set_modes, warn_of_modes
+from metapt.hypergrad.modules import HEAD, Calling, check_alike, check_module, own, remembered, set_modes, warn_of_modes
 from metapt.hypergrad.nested import listed
 from metapt.hypergrad.problem import Checked
 from metapt.hypergrad.trial import devices_of, is_tested
@@ -22,6 +22,8 @@ from metapt.hypergrad.twice import leaves_of
 from metapt.training.seeds import Seeded, seeded
 
 log = logging.getLogger(__name__)
+
+_LEGAL = "names and shapes as in problem.pretrained and problem.head"
 
 
 def encode_first(encoder: nn.Module, batch: Any) -> Tensor:
@@ -114,7 +116,7 @@ class ModuleProblem:
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
         """Return the PT loss, in training mode. Raises ValueError as the class says."""
         for what, given, start in zip(("encoder", "PT head", "buffers"), pretrained, self._start, strict=True):
-            _check_tensors(what, given, start)
+            check_alike(what, given, start, _LEGAL)
         values = {f"encoder.{name}": value for name, value in pretrained.encoder.items()}
         values |= {f"{HEAD}{name}": value for name, value in pretrained.head.items()}
         buffers = {self._places[name]: value for name, value in pretrained.buffers.items()}
@@ -151,13 +153,13 @@ class ModuleProblem:
     def encode(self, encoder: Params, batch: Any) -> Tensor:
         """Return the features, in evaluation mode. Raises ValueError as the class says."""
         given = {name: value for name, value in encoder.items() if name not in self._places or name in self._encoder}
-        _check_tensors("encoder", given, self._encoder)
+        check_alike("encoder", given, self._encoder, _LEGAL)
         self._encoding.train(False)
         return self._call("encode", self._encoding, {f"encoder.{name}": value for name, value in given.items()}, batch)
 
     def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
         """Return the FT loss, in evaluation mode. Raises ValueError as the class says."""
-        _check_tensors("FT head", head, self._head)
+        check_alike("FT head", head, self._head, _LEGAL)
         self._finetuning.train(False)
         values = {f"head.{name}": value for name, value in head.items()}
         return self._call("finetune_loss", self._finetuning, values, features, batch)
@@ -248,20 +250,6 @@ def _with_graph() -> Iterator[None]:
     """Give results a graph that keeps no tensors, and only shows what a result depends on."""
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda kept: kept):
         yield
-
-
-def _check_tensors(what: str, given: Params, expected: Params) -> None:
-    """Raise ValueError if names or shapes differ."""
-    if given.keys() != expected.keys():
-        name = min(given.keys() ^ expected.keys())
-        where = f"lacks {name!r}" if name in expected else f"has {name!r}, which the modules have not"
-        raise ValueError(f"the {what} given {where}; legal: the names of problem.pretrained and problem.head")
-    for name, value in given.items():
-        if value.shape != expected[name].shape:
-            raise ValueError(
-                f"{name!r} of the {what} given has the shape {list(value.shape)}; legal: {list(expected[name].shape)}, "
-                "as in the modules"
-            )
 
 
 def _check_finetune_head(module: nn.Module, others: dict[str, nn.Module]) -> None:
@@ -366,19 +354,7 @@ class Autocast(Checked):
         """Return whether tests have compared the second derivatives of the problem (see `is_tested`)."""
         return is_tested(self._problem)
 
-    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
-        """Return the PT loss of `problem`."""
-        return self._rounded(self._problem.pretrain_loss, pretrained, meta, batch)
-
-    def encode(self, encoder: Params, batch: Any) -> Tensor:
-        """Return the features of `problem`."""
-        return self._rounded(self._problem.encode, encoder, batch)
-
-    def head_loss(self, head: Params, features: Tensor, batch: Any) -> Tensor:
-        """Return the FT loss of `problem`."""
-        return self._rounded(self._problem.head_loss, head, features, batch)
-
-    def _rounded(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    def _value(self, function: Callable[..., Any], *arguments: Any) -> Any:
         with torch.autocast(self._device, torch.bfloat16):
             value = function(*arguments)
             return value.to(torch.promote_types(value.dtype, torch.float32))
