@@ -130,10 +130,10 @@ def implicit(problem: MetaProblem, pretrained: Pretrained, meta: Params, batch: 
     """Return the product of (g2, 0), one tensor per parameter of encoder and PT head; see `hypergradient`."""
     pt, phi = pretrained.leaves(), leaves(meta)
     zeros = g2[len(pt.encoder) :]
-    graph = _Graph(problem, pt, phi, batch, how.curvature, zeros, how.keep_gradient, how.weight_decay)
+    graph = _Graph(problem, pt, phi, batch, zeros, how)
     solved = how.inverse(graph.matvec, g2)
     # Forward mode is taken only where there is no graph of the PT gradient, with which reverse mode is cheaper.
-    if graph.has_gradient or how.keep_gradient or not hasattr(problem, "mixed_product"):
+    if "gradient" in vars(graph) or how.keep_gradient or not hasattr(problem, "mixed_product"):
         loss = graph.loss
         product = vjp(graph.gradient, list(phi.values()), solved.value, needed=unconnected(meta))
     else:
@@ -272,10 +272,8 @@ class _Graph:
     pt: Pretrained
     phi: Params
     batch: Any
-    curvature: Curvature
     zeros: Vector
-    keep_gradient: bool
-    decay: Sequence[float]
+    how: How
 
     @cached_property
     def _outputs(self) -> Tensor:
@@ -283,31 +281,26 @@ class _Graph:
 
     @cached_property
     def loss(self) -> Tensor:
-        if self.curvature == "hessian":
+        if self.how.curvature == "hessian":
             return self.problem.pretrain_loss(self.pt, self.phi, self.batch)
         return cast(GaussNewtonProblem, self.problem).outputs_loss(self._outputs, self.phi, self.batch)
 
     @cached_property
     def gradient(self) -> Vector:
-        read = self.keep_gradient or not self.loss.requires_grad  # vjp_graph raises an error without a graph
+        read = self.how.keep_gradient or not self.loss.requires_grad  # vjp_graph raises an error without a graph
         with nullcontext() if read else unread(self.loss, self.pt.vector()):
             return vjp_graph(self.loss, self.pt.vector(), "pretrain_loss")
 
-    @property
-    def has_gradient(self) -> bool:
-        return "gradient" in vars(self)
-
     @cached_property
     def _product(self) -> Matvec:
-        if self.curvature == "hessian":
+        if self.how.curvature == "hessian":
             return hessian(self.gradient, self.pt.vector(), self.zeros)
         return gauss_newton(self._outputs, self.loss, self.pt.vector())
 
     def matvec(self, vector: Vector) -> Vector:
         product = self._product(vector)
-        if not any(self.decay):
-            return product
-        return add(product, scaled(vector, self.decay))
+        decay = self.how.weight_decay
+        return add(product, scaled(vector, decay)) if any(decay) else product
 
     def detached_gradient(self) -> Pretrained:
         """Return the gradient without its graph. It lacks parameters that the loss does not use, as in `backward`."""
