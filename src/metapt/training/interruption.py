@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing import active_children
 from types import FrameType
 from typing import Any
@@ -26,14 +26,12 @@ class Interrupted(MetaptError):
     """The run was told to end and has saved its state."""
 
 
-@contextmanager
-def noticed() -> Iterator[None]:
+def noticed() -> AbstractContextManager[None]:
     """Record `SIGNALS` inside the context, so that they do not end the process; a second SIGINT does.
 
     In a thread other than the main thread this does nothing.
     """
-    with _handled(_note):
-        yield
+    return _handled(_note)
 
 
 @contextmanager
