@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from metapt.hypergrad.distributed import local_of
 from metapt.hypergrad.nested import by_position, changed, cloned
-from metapt.hypergrad.params import Params, Pretrained, detached, leaves, norm
+from metapt.hypergrad.params import Params, Pretrained, detached, gpus_of, leaves, norm
 from metapt.hypergrad.problem import LOOK_FOR, Checked, GaussNewtonProblem, MetaProblem, name_of
-from metapt.hypergrad.trial import OUTPUTS, UNCHANGED, Given, devices_of, tried
+from metapt.hypergrad.trial import OUTPUTS, UNCHANGED, Given, tried
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ def check_unchanged(problem: MetaProblem, given: Given, uses_head_loss: bool) ->
     if UNCHANGED in found:
         return
     problem, copies = Checked(problem), cloned(given)
-    with torch.random.fork_rng(devices=devices_of(given.pretrained)):
+    with torch.random.fork_rng(devices=gpus_of(given.pretrained.vector())):
         problem.pretrain_loss(copies.pretrained.leaves(), leaves(copies.meta), copies.pretrain_batch)
         _check_copies("pretrain_loss", given, copies)
         encoder = leaves(copies.pretrained.encoder)
@@ -150,7 +150,7 @@ def check_outputs(problem: MetaProblem, given: Given) -> None:
     own = cast(GaussNewtonProblem, local._problem if isinstance(local, Checked) else local)
     pretrained, meta, _, batch, _ = given
     first, second = (pretrained._replace(buffers=cloned(pretrained.buffers)) for _ in range(2))
-    with torch.no_grad(), torch.random.fork_rng(devices=devices_of(pretrained)):
+    with torch.no_grad(), torch.random.fork_rng(devices=gpus_of(pretrained.vector())):
         loss = own.outputs_loss(own.pretrain_outputs(first, meta, batch), meta, batch)
         _check_equal(own.pretrain_loss(second, meta, batch), loss, _APART)
     found[OUTPUTS] = None
@@ -217,7 +217,7 @@ def check_problem(
         report(f"{function} returns the same {result} in two equal calls")
         return first
 
-    with torch.random.fork_rng(devices=devices_of(given.pretrained)):
+    with torch.random.fork_rng(devices=gpus_of(given.pretrained.vector())):
         loss = called_twice("pretrain_loss", pretrain_loss, "number", "numbers")
         _check_depends("pretrain_loss", loss, phi, "meta-parameter", every=True)
         report(f"pretrain_loss depends on each of the meta-parameters ({', '.join(phi)})")

@@ -7,7 +7,7 @@ number of kernels does not depend on the number of parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -234,6 +234,11 @@ def unconnected(meta: Params) -> str:
         "they have no effect on pre-training: use them, as given and not detached, in a term of the loss that depends "
         "on the weights too"
     )
+
+
+def gpus_of(vector: Iterable[Tensor]) -> list[int]:
+    """Return the GPUs that hold tensors; what is tried with these leaves the random states of the GPUs as they are."""
+    return sorted({value.device.index for value in vector if value.is_cuda})
 
 
 def zeros_like(vector: Vector) -> Vector:

@@ -19,7 +19,7 @@ from torch import Tensor
 from metapt.hypergrad.differences import Gap, Loss, SecondDerivatives, compare, is_comparable
 from metapt.hypergrad.distributed import local_of
 from metapt.hypergrad.nested import cloned, in_double, listed, mapped
-from metapt.hypergrad.params import Params, Pretrained, joined, leaves, parted
+from metapt.hypergrad.params import Params, Pretrained, gpus_of, joined, leaves, parted
 from metapt.hypergrad.problem import MetaProblem, name_of
 from metapt.hypergrad.twice import suspects
 
@@ -135,7 +135,7 @@ def _compared(
 
     Return None where the loss or its gradient is not finite, so that another minibatch has to be looked at.
     """
-    devices = devices_of(arguments[0])
+    devices = gpus_of(arguments[0].vector())
 
     def run(arguments: tuple[Any, ...]) -> SecondDerivatives | None:
         loss, weights, meta = make(*arguments)
@@ -227,8 +227,3 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-def devices_of(pretrained: Pretrained) -> list[int]:
-    """Return the GPUs that hold parameters; what is tried leaves their random states as they are."""
-    return sorted({value.device.index for value in pretrained.vector() if value.is_cuda})

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad.nested import listed, mapped
+from metapt.hypergrad.params import gpus_of
 from metapt.training.seeds import Seeded, seeded
 
 _KIND = "cuda"
@@ -79,7 +80,7 @@ class Captured(Generic[Result]):
             self._replays[kind] = self._recorded(arguments)
         expected = None
         if self._replayed % _COMPARED == 0:
-            with torch.random.fork_rng({value.device.index for value in fixed if value.is_cuda}):
+            with torch.random.fork_rng(gpus_of(fixed)):
                 expected = self._loss(*arguments)
         result = self._replays[kind](arguments)
         self._replayed += 1
@@ -160,7 +161,7 @@ def drawing(batch: Any, fixed: Iterable[Tensor]) -> Iterator[Any]:
     if not isinstance(batch, Seeded):
         yield batch
         return
-    with seeded(batch.seed, sorted({value.device.index for value in fixed if value.is_cuda})):
+    with seeded(batch.seed, gpus_of(fixed)):
         yield batch.batch
 
 

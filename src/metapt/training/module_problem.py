@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar
 
 import torch
@@ -16,10 +16,12 @@ from torch.utils import checkpoint
 from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.hypergrad.modules import HEAD, Calling, check_alike, check_module, own, remembered, set_modes, warn_of_modes
 from metapt.hypergrad.nested import listed
+from metapt.hypergrad.params import gpus_of
 from metapt.hypergrad.problem import Checked
-from metapt.hypergrad.trial import devices_of, is_tested
+from metapt.hypergrad.trial import is_tested
 from metapt.hypergrad.twice import leaves_of
-from metapt.training.seeds import Seeded, seeded
+from metapt.training.capture import drawing
+from metapt.training.seeds import seeded
 
 log = logging.getLogger(__name__)
 
@@ -126,10 +128,8 @@ class ModuleProblem:
         values |= given
         self._pretraining.train()
         before = remembered(self._pretraining, self._functions["pretrain_loss"]) if self._assigned is None else {}
-        seed = batch.seed if isinstance(batch, Seeded) else None
-        batch = batch.batch if isinstance(batch, Seeded) else batch
-        with nullcontext() if seed is None else seeded(seed, devices_of(pretrained)):
-            loss = self._call("pretrain_loss", self._pretraining, values, meta, batch)
+        with drawing(batch, pretrained.vector()) as plain:
+            loss = self._call("pretrain_loss", self._pretraining, values, meta, plain)
         if self._assigned is None and (
             kept := before.items() ^ remembered(self._pretraining, self._functions["pretrain_loss"]).items()
         ):
@@ -187,8 +187,11 @@ class ModuleProblem:
             return result
         graph = result if torch.is_grad_enabled() else None
         if graph is None and function != "pretrain_loss" and not torch.is_inference_mode_enabled():
-            devices = sorted({value.device.index for value in values.values() if value.is_cuda})
-            with suppress(Exception), seeded(0, devices), _with_graph():  # what differentiates itself fails there
+            with (
+                suppress(Exception),
+                seeded(0, gpus_of(values.values())),
+                _with_graph(),
+            ):  # what differentiates itself fails there
                 graph = call()
         if graph is not None and not self._check_graph(function, graph, [*values.values(), *listed(arguments)]):
             self._called.add(function)

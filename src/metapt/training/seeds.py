@@ -34,12 +34,7 @@ class Seeded(NamedTuple):
 
 @contextmanager
 def seeded(seed: int, devices: Sequence[int] = ()) -> Iterator[None]:
-    """Seed torch's global generators inside the context, of the CPU and of some GPUs; their states return at the end.
-
-    Args:
-        seed: the seed.
-        devices: indices of GPUs.
-    """
+    """Seed torch's global generators, of the CPU and of the GPUs `devices`, and restore their states at the end."""
     with torch.random.fork_rng(devices):
         torch.default_generator.manual_seed(seed)
         for device in devices:
