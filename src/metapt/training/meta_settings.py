@@ -73,10 +73,8 @@ class MetaSettings:
             object.__setattr__(self, each.name, plain(getattr(self, each.name)))
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if not isinstance(value, int):
-                raise ConfigError(f"{name} is {value!r}; legal: a whole number")
-            if value < least:
-                raise ConfigError(f"{name} is {value}; legal: {least} or more")
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} is {value!r}; legal: a whole number, {least} or more")
         if self.warmup >= self.iterations:
             raise ConfigError(
                 f"warmup is {self.warmup} of {self.iterations} iterations, so that the meta-parameters would "

@@ -227,8 +227,8 @@ OTHER = "Other things in an `OptimizerSpec`"
 SCHEDULE = "A schedule that is a function of the step"
 RANGES: dict[str, list[tuple[str, Any]]] = {
     "a whole number": [("iterations", 6.0), ("iterations", "6"), ("warmup", None)],
-    "1 or more": [(key, 0) for key in ("iterations", "pretrain_steps", "accumulate", "max_skipped")],
-    "0 or more": [(key, -1) for key in ("warmup", "remainder", "head_steps_between_updates")],
+    "a whole number, 1 or more": [(key, 0) for key in ("iterations", "pretrain_steps", "accumulate", "max_skipped")],
+    "a whole number, 0 or more": [(key, -1) for key in ("warmup", "remainder", "head_steps_between_updates")],
     "a positive number": [("clip_norm", 0.0)],
     "between 0 and 1": [("average_decay", 1.0)],
     "more than 1": [("explosion_factor", 1.0)],
