@@ -177,8 +177,7 @@ def check_problem(
     compared.
 
     Args:
-        problem: the three functions.
-        given: where they are evaluated.
+        problem, given: the functions, and where they are evaluated.
         uses_head_loss: check `head_loss`, too (see `FineTuning`).
         report: is called after each check with a sentence on what was found right.
 

@@ -86,13 +86,8 @@ class FineTuning(Protocol):
 class Features:
     """Features of FT minibatches: each minibatch is encoded once, and its features are a leaf of the head's graphs.
 
-    Cotangents of all features go back through the encoder in one pass.
-
-    Args:
-        problem: provides `encode`.
-        encoder: parameters of the encoder.
-        buffers: the PT buffers.
-        batches: FT minibatches; one that occurs twice is encoded once.
+    A minibatch that occurs twice is encoded once, too. Cotangents of all features go back through the encoder in one
+    pass.
     """
 
     def __init__(self, problem: MetaProblem, encoder: Params, buffers: Params, batches: Sequence[Any]) -> None:

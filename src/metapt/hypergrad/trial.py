@@ -74,8 +74,7 @@ def check_second_derivatives(
     problem that tests have compared is left out (see `is_tested`).
 
     Args:
-        problem: the functions.
-        given: where they are evaluated.
+        problem, given: the functions, and where they are evaluated.
         products: the Hessian of the PT loss is used.
         head_steps: FT differentiates the FT loss twice w.r.t. the head.
         network: so it does w.r.t. the encoder.

@@ -42,10 +42,6 @@ class HypergradientGuard:
     `window` norms that were applied and not 0, of which there must be `least_history`. After `max_skipped` skipped ones
     in a row the run stops.
 
-    Args:
-        explosion_factor: the largest accepted ratio of a norm to the running median.
-        max_skipped: skipped hypergradients in a row at which the run stops.
-
     Attributes:
         skipped: number of skipped hypergradients by symptom.
     """
@@ -112,15 +108,10 @@ class HypergradientGuard:
 
 
 def cause_of(seen: Sequence[Diagnostics], norm: float, finetuning: FineTuning) -> tuple[str, str]:
-    """Return why the mean of hypergradients is not finite, 0 or skipped, and advice; both empty if unknown.
+    """Return why the mean of the hypergradients `seen` is not finite, 0 or skipped, and advice; both empty if unknown.
 
-    A cause of 0, exact or up to rounding, or of what is not finite begins with "as". Tensors are read only if the mean
-    is not finite or almost 0, since reading waits for a GPU.
-
-    Args:
-        seen: the diagnostics of the hypergradients.
-        norm: the norm of their mean.
-        finetuning: the FT solver.
+    `norm` is that of the mean. A cause of 0, exact or up to rounding, or of what is not finite begins with "as".
+    Tensors are read only if the mean is not finite or almost 0, since reading waits for a GPU.
     """
     if norm < _TINY:
         sloped = any(map(_is_sloped, seen))

@@ -142,9 +142,7 @@ class MetaPretraining:
         """Run to the end, resuming from the checkpoint if there is one.
 
         Args:
-            label: label of the progress bar.
-            checkpoint: where the state is saved during the run; the caller removes it when its results are written.
-            seconds_between_checkpoints: wall time.
+            label, checkpoint, seconds_between_checkpoints: as of `Pretrainer.run`.
             recorder: is called after each iteration.
 
         Returns:

@@ -285,11 +285,7 @@ def recomputed_with(module: nn.Module, values: Params) -> Iterator[None]:
 
     torch recomputes a function in the backward pass, when the modules have their own tensors back. It is then to run
     with the tensors, the modes and the buffers that it had. The buffers are copies, so that a recomputation updates no
-    statistics a second time.
-
-    Args:
-        module: has all modules that are called.
-        values: the tensors that are in the place of its own, by their names in it.
+    statistics a second time. `module` has all modules that are called, `values` what is in the place of its tensors.
 
     Raises:
         RuntimeError: inside the context a checkpoint is made with `use_reentrant=True`.

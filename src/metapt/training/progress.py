@@ -34,8 +34,6 @@ def steps(
     """Count from `first` up to, but not including, `last`, and show progress.
 
     Args:
-        first: first number.
-        last: the number after the last one.
         label: the name of the progress; without one nothing is shown.
         time_limit: wall time (seconds) after which no step but the step 0 begins.
         status: numbers for the log, which the loop keeps up to date. Of several values under a name the norm is shown.

@@ -63,11 +63,9 @@ class ShuffledStream:
 
 
 def to_device(values: Tensor, device: torch.device | str) -> Tensor:
-    """Return values on a device. A copy from the CPU to a GPU is queued like a kernel, so that no step waits for it.
+    """Return values on a device, where they may be already.
 
-    Args:
-        values: of any shape, such as the indices of a minibatch.
-        device: that of the result; values that are on it already are returned without a copy.
+    A copy from the CPU to a GPU is queued like a kernel, so that no step waits for it.
     """
     if values.device.type != "cpu" or torch.device(device).type == "cpu":
         return values.to(device)

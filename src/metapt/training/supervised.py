@@ -11,28 +11,19 @@ from torch import Tensor
 from metapt.errors import ConfigError, TrainingError
 from metapt.hypergrad import FittedHead, MetaProblem, Params, Pretrained, Status
 from metapt.hypergrad.distributed import check_counts
+from metapt.hypergrad.params import all_finite, copied, detached, leaves
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.overlap import Kept
 
 
 def minimise(loss: Callable[[Params], Tensor], params: Params, optimizer: OptimizerSpec, steps: int) -> Params:
-    """Minimise a loss by a number of optimiser steps.
-
-    Args:
-        loss: takes the parameters and returns a scalar; it draws its own minibatches.
-        params: initial parameters; they are not changed.
-        optimizer: the optimiser.
-        steps: number of steps.
-
-    Returns:
-        The new parameters.
-    """
-    current = {name: value.detach().clone().requires_grad_() for name, value in params.items()}
+    """Return the parameters after steps down a loss, a scalar, which draws its own minibatches; `params` stay."""
+    current = leaves(copied(params))
     stepper = optimizer.stepper(current)
     for _ in range(steps):
         loss(current).backward()  # type: ignore[no-untyped-call]
         stepper.step()
-    return {name: value.detach() for name, value in current.items()}
+    return detached(current)
 
 
 @torch.enable_grad()
@@ -76,9 +67,7 @@ def finetune_head(
         raise ConfigError(f"l2 is {l2}; legal: a positive number (without it separable data have no best head)")
     frozen = pretrained.leaves()  # it has copies of the buffers
     fit = FittedHead(l2=l2, tolerance=1e-9).fit(problem, {**frozen.encoder, **frozen.buffers}, head, batches)
-    if fit.status is Status.NON_FINITE or not all(
-        torch.isfinite(value).all() for value in (fit.loss, *fit.head.values())
-    ):
+    if fit.status is Status.NON_FINITE or not all_finite([fit.loss, *fit.head.values()]):
         raise TrainingError(
             "the FT loss or its gradient is not finite: look for NaN in the FT minibatches and in the encoder."
         )
@@ -91,14 +80,9 @@ def finetune_head(
 
 @torch.no_grad()
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the percentage of right predictions; NaN if one of the logits is NaN, as of a network that has diverged.
+    """Return the percentage [...] of right predictions, given logits [..., examples, classes], labels [..., examples].
 
-    Args:
-        logits: [..., examples, classes].
-        labels: [..., examples].
-
-    Returns:
-        [...].
+    It is NaN if one of the logits is NaN, as of a network that has diverged.
     """
     right = (logits.argmax(-1) == labels).float()
     return 100 * right.masked_fill(logits.isnan().any(-1), torch.nan).mean(-1)

@@ -28,11 +28,9 @@ class Convolution(nn.Module):
     """`torch.nn.Conv2d` without bias, fast to differentiate twice: [batch, inputs, H, W] -> [batch, outputs, H', W'].
 
     Args:
-        inputs: number of input channels.
-        outputs: number of output channels.
+        inputs, outputs: numbers of channels.
         kernel: height and width of the kernel.
-        stride: vertical and horizontal step.
-        padding: zeros added above and below, and left and right.
+        stride, padding: as of `convolution`.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: Pair, stride: Pair = (1, 1), padding: Pair = (0, 0)) -> None:
