@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from metapt.hypergrad.layers import fourier, pairs
 from metapt.hypergrad.layers.batch_norm import BatchNorm, batch_norm
 from metapt.hypergrad.layers.convolution import convolution
-from metapt.hypergrad.layers.pairs import Adjoints, Pair
+from metapt.hypergrad.layers.pairs import Argument, Pair
 from metapt.hypergrad.layers.passes import unread
 from metapt.hypergrad.layers.recompute import recomputed
 
@@ -112,13 +112,13 @@ def equal(ours: object, theirs: object, tolerance: float = 1e-12) -> None:
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[Adjoints | str | None]:
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """Take transforms for kernels of 11 and 12, else pairs where they are possible; return the passes that took one."""
-    passes: list[Adjoints | str | None] = []
+    passes: list[str | None] = []
 
-    def faster(x: Tensor, w: Tensor, stride: Pair, padding: Pair, adjoints: Adjoints | None = None) -> bool:
+    def faster(x: Tensor, w: Tensor, stride: Pair, padding: Pair, wrt: str | None = None) -> bool:
         if pairs.possible(x, w, stride, padding):
-            passes.append(adjoints)
+            passes.append(wrt)
             return True
         return False
 
@@ -146,13 +146,13 @@ def derivatives(function: Function, given: list[Tensor], *constants: int) -> lis
 @layouts
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_is_torchs_with_its_first_and_second_derivatives(
-    name: str, layout: Callable[[Tensor], Tensor], taken: list[Adjoints | str | None]
+    name: str, layout: Callable[[Tensor], Tensor], taken: list[str | None]
 ) -> None:
     ours, theirs, shapes = LAYERS[name]
     for constants in ((), (0,), (1,)):
         given = inputs(*shapes, layout=layout)
         equal(derivatives(ours, given, *constants), derivatives(theirs, given, *constants), tolerance=1e-10)
-    passes = {"pairs": {None, Adjoints(True, False), Adjoints(False, True)}, "fourier": {"fourier"}}
+    passes = {"pairs": {None, "x", "w"}, "fourier": {"fourier"}}
     assert set(taken) == passes.get(name.split(",")[0], set())
 
 
@@ -314,7 +314,7 @@ def test_the_second_derivative_of_batch_norm_never_calls_its_kernel_without_a_we
     ],
 )
 def test_other_convolutions_take_no_pairs(
-    taken: list[Adjoints | str | None], kernel: Pair, stride: Pair, padding: Pair, shape: tuple[int, ...]
+    taken: list[str | None], kernel: Pair, stride: Pair, padding: Pair, shape: tuple[int, ...]
 ) -> None:
     x, w = draw(1, *shape), draw(2, 5, 4, *kernel)
     equal(convolution(x, w, stride, padding), F.conv2d(x, w, None, stride, padding))
@@ -335,7 +335,7 @@ def test_pairs_are_taken_where_a_pass_is_narrow(
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     x, w = torch.zeros(1, inputs, 1, 16), torch.zeros(outputs, inputs, 1, 15)
-    kinds = (None, Adjoints(True, False), Adjoints(False, True))
+    kinds: tuple[Argument | None, ...] = (None, "x", "w")
     assert tuple(pairs.faster(x, w, (1, 1), (0, 7), kind) for kind in kinds) == passes
     assert not any(pairs.faster(x.double(), w.double(), (1, 1), (0, 7), kind) for kind in kinds)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
@@ -394,7 +394,7 @@ def test_transforms_that_are_first_taken_of_fake_tensors_are_right_of_others() -
     equal(convolution(x, w, (1, 1), (0, 6)), F.conv2d(x, w, None, (1, 1), (0, 6)), tolerance=1e-4)
 
 
-def test_float32_on_pairs_is_as_exact_as_torchs(taken: list[Adjoints | str | None]) -> None:
+def test_float32_on_pairs_is_as_exact_as_torchs(taken: list[str | None]) -> None:
     layer = convolutions((1, 1), (0, 7))
     given = inputs((8, 8, 1, 100), (8, 8, 1, 15), layout=channels_last)
     single = [value.detach().float() for value in given]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from metapt.hypergrad.layers import fourier, pairs
-from metapt.hypergrad.layers.pairs import Pair
+from metapt.hypergrad.layers.pairs import Argument, Pair
 from metapt.hypergrad.layers.passes import once_differentiable, read, wanted
 from metapt.hypergrad.layers.precision import as_forward, remember_precision
 
@@ -82,28 +82,29 @@ class _Convolution(torch.autograd.Function):
         (dy,) = cotangents
         dx = dw = db = None
         if wanted(context, 0):
-            dx = _Gradient.apply(dy, w, x.detach(), context.geometry, False, True)  # type: ignore[no-untyped-call]
+            dx = _Adjoint.apply(dy, w, x.detach(), context.geometry, "x", True)  # type: ignore[no-untyped-call]
         if wanted(context, 1):
             valued = read(context, 1)
-            dw = _Gradient.apply(dy, x, w.detach(), context.geometry, True, valued)  # type: ignore[no-untyped-call]
+            dw = _Adjoint.apply(dy, x, w.detach(), context.geometry, "w", valued)  # type: ignore[no-untyped-call]
         if wanted(context, 2):
             db = dy.sum((0, 2, 3))
         return dx, dw, db, None, None
 
 
-class _Gradient(torch.autograd.Function):
-    """Cx(dy, w), or Cw(dy, x) if `weight` is true; NaN if `valued` is false. It uses only the shape of `like`."""
+class _Adjoint(torch.autograd.Function):
+    """Cx(dy, w) or Cw(dy, x), like the argument `wrt`, of which it uses only the shape; NaN if `valued` is false."""
 
     @staticmethod
     def forward(
-        context: Any, dy: Tensor, other: Tensor, like: Tensor, geometry: tuple[Pair, Pair], weight: bool, valued: bool
+        context: Any, dy: Tensor, other: Tensor, like: Tensor, geometry: tuple[Pair, Pair], wrt: Argument, valued: bool
     ) -> Tensor:
         remember_precision(context)
         context.save_for_backward(dy, other)
-        context.geometry, context.weight = geometry, weight
+        context.geometry, context.other = geometry, "w" if wrt == "x" else "x"
         if not valued:
             return like.new_full((), torch.nan).expand_as(like)
-        return _weight_gradient(dy, other, like, geometry) if weight else _input_gradient(dy, like, other, geometry)
+        x, w = (like, other) if wrt == "x" else (other, like)
+        return _adjoint(dy, x, w, geometry, wrt)
 
     @staticmethod
     @once_differentiable
@@ -111,9 +112,9 @@ class _Gradient(torch.autograd.Function):
     def backward(context: Any, *cotangents: Tensor) -> Any:
         dy, other = context.saved_tensors
         (g,) = cotangents
-        x, w, gradient = (other, g, _input_gradient) if context.weight else (g, other, _weight_gradient)
+        x, w = (other, g) if context.other == "x" else (g, other)
         d_dy = _forward(x, w, context.geometry) if wanted(context, 0) else None
-        d_other = gradient(dy, x, w, context.geometry) if wanted(context, 1) else None
+        d_other = _adjoint(dy, x, w, context.geometry, context.other) if wanted(context, 1) else None
         return d_dy, d_other, None, None, None, None
 
 
@@ -125,27 +126,19 @@ def _forward(x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], b: Tensor | None
     return torch.conv2d(x, w, b, *geometry)
 
 
-def _input_gradient(dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
+def _adjoint(dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], wrt: Argument) -> Tensor:
+    """Return Cx(dy, w) or Cw(dy, x); it uses only the shape of the argument that the derivative is w.r.t."""
     if fourier.faster(x, w, *geometry):
-        return fourier.input_gradient(dy, x, w, *geometry)
-    return _adjoint(dy, x, w, geometry, pairs.Adjoints(True, False))
-
-
-def _weight_gradient(dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair]) -> Tensor:
-    if fourier.faster(x, w, *geometry):
-        return fourier.weight_gradient(dy, x, w, *geometry)
+        function = fourier.input_gradient if wrt == "x" else fourier.weight_gradient
+        return function(dy, x, w, *geometry)
     (down, along), padding = geometry
-    if w.shape[1] < _ONEDNN_BLOCK and w.shape[2:] == (1, 1) and padding == (0, 0):
+    if wrt == "w" and w.shape[1] < _ONEDNN_BLOCK and w.shape[2:] == (1, 1) and padding == (0, 0):
         # With a stride, oneDNN 3.12 writes outside of its memory (https://github.com/uxlfoundation/oneDNN/issues/6035).
         x, geometry = x[:, :, ::down, ::along], ((1, 1), padding)
-    return _adjoint(dy, x, w, geometry, pairs.Adjoints(False, True))
-
-
-def _adjoint(dy: Tensor, x: Tensor, w: Tensor, geometry: tuple[Pair, Pair], adjoints: pairs.Adjoints) -> Tensor:
-    if pairs.faster(x, w, *geometry, adjoints):
-        return pairs.adjoint(dy, x, w, *geometry, adjoints)
+    if pairs.faster(x, w, *geometry, wrt):
+        return pairs.adjoint(dy, x, w, *geometry, wrt)
     dx, dw, _ = torch.ops.aten.convolution_backward(
-        dy, x, w, None, *geometry, (1, 1), False, (0, 0), 1, (*adjoints, False)
+        dy, x, w, None, *geometry, (1, 1), False, (0, 0), 1, (wrt == "x", wrt == "w", False)
     )
-    result: Tensor = dx if adjoints.x else dw
+    result: Tensor = dx if wrt == "x" else dw
     return result

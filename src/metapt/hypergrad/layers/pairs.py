@@ -12,33 +12,25 @@ where P is the padding in groups. Some of W is zero: a kernel of 15 columns beco
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 Pair = tuple[int, int]
+Argument = Literal["x", "w"]
+"""An argument of a convolution: the input, or the weights."""
 _LEAST_SHARE = 0.7
 _NARROW = 16
 _NARROW_WEIGHTS = 32
 
 
-class Adjoints(NamedTuple):
-    """Which derivatives of a convolution are computed: w.r.t. the input, w.r.t. the weights."""
-
-    x: bool
-    w: bool
-
-
-def faster(x: Tensor, w: Tensor, stride: Pair, padding: Pair, adjoints: Adjoints | None = None) -> bool:
-    """Return whether `torch.conv2d` of the arguments, or exactly one of its adjoints, is to be computed here."""
+def faster(x: Tensor, w: Tensor, stride: Pair, padding: Pair, wrt: Argument | None = None) -> bool:
+    """Return whether `torch.conv2d` of the arguments, or its derivative w.r.t. one, is to be computed here."""
     outputs, inputs = w.shape[:2]
-    if adjoints is not None and adjoints.w:
-        narrow = inputs <= _NARROW_WEIGHTS
-    else:
-        narrow = (outputs if adjoints is None else inputs) < _NARROW
+    narrow = {None: outputs < _NARROW, "x": inputs < _NARROW, "w": inputs <= _NARROW_WEIGHTS}
     return (
-        narrow
+        narrow[wrt]
         and x.device.type == "cpu"
         and x.dtype in (torch.float32, torch.bfloat16)
         and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
@@ -69,8 +61,8 @@ def forward(x: Tensor, w: Tensor, b: Tensor | None, stride: Pair, padding: Pair)
     return _grouped(wide, 0.5)
 
 
-def adjoint(dy: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair, adjoints: Adjoints) -> Tensor:
-    """Return the derivative of `torch.conv2d` for the cotangent `dy`, exactly one of `adjoints`."""
+def adjoint(dy: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair, wrt: Argument) -> Tensor:
+    """Return the derivative of `torch.conv2d` w.r.t. an argument for the cotangent `dy`."""
     reach = _reach(w, stride, padding)
     wide = torch.ops.aten.convolution_backward(
         _grouped(dy, 2),
@@ -83,9 +75,9 @@ def adjoint(dy: Tensor, x: Tensor, w: Tensor, stride: Pair, padding: Pair, adjoi
         False,
         (0, 0),
         1,
-        (*adjoints, False),
+        (wrt == "x", wrt == "w", False),
     )
-    if adjoints.x:
+    if wrt == "x":
         return _grouped(wide[0], 1 / (2 * stride[1]))
     return _gathered(wide[1], w, stride, padding)
 
