@@ -237,7 +237,7 @@ def unconnected(meta: Params) -> str:
 
 
 def gpus_of(vector: Iterable[Tensor]) -> list[int]:
-    """Return the GPUs that hold tensors; what is tried with these leaves the random states of the GPUs as they are."""
+    """Return the GPUs that hold tensors, in ascending order."""
     return sorted({value.device.index for value in vector if value.is_cuda})
 
 

@@ -112,7 +112,7 @@ class Checked:
         return _loss(name_of(self._problem, "head_loss"), loss, [features, *head.values()])
 
     def _value(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a method of the problem does; `Autocast` has another one."""
+        """Return what a method of the problem returns; a subclass may compute it in another way."""
         return function(*arguments)
 
 

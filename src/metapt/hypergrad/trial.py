@@ -56,7 +56,7 @@ def tried(problem: MetaProblem) -> dict[str, Gap | None]:
     """
     if id(problem) not in _found:
         try:
-            weakref.finalize(problem, _found.pop, id(problem))
+            weakref.finalize(problem, _found.pop, id(problem), None)
         except TypeError:  # an object that allows no weak references is tried each time
             return {}
         _found[id(problem)] = {}
