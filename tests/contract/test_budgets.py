@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 28_979, 195, 400),
-    ("tests", "*.py", 31_351, 186, 575),
+    ("src", "*.py", 28_819, 195, 394),
+    ("tests", "*.py", 31_349, 186, 575),
     ("workflow", "*.smk", 353, 4, 190),
 ]
 """Folder, files, lines of all files, number of files, lines of one file."""
