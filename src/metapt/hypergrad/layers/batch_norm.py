@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from metapt.hypergrad.layers.passes import once_differentiable
 
 
-class BatchNorm(nn.modules.batchnorm._BatchNorm):
+class BatchNorm(nn.Module):
     """`torch.nn.BatchNorm1d` or `2d` with the same parameters, buffers and results, fast to differentiate twice.
 
     The input is [batch, channels, ...]; channels-last layout is the fastest.
@@ -37,13 +37,20 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         eps, momentum: as in torch.
     """
 
+    weight: Tensor
+    bias: Tensor
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
-    momentum: float
 
     def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        super().__init__(channels, eps, momentum)
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+        self.eps, self.momentum = eps, momentum
 
     def forward(self, values: Tensor) -> Tensor:
         if not self.training:
