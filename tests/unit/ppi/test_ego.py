@@ -7,12 +7,13 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import sparse
 
-from metapt.domains.ppi.data.ego import Adjacency, EgoGraphs, ego_graphs, joined, network
+from metapt.domains.ppi.data.ego import EgoGraphs, ego_graphs, joined, network
 from metapt.domains.ppi.data.sections import Ego
 
 
-def net_of(edges: Iterable[tuple[int, int]], nodes: int) -> Adjacency:
+def net_of(edges: Iterable[tuple[int, int]], nodes: int) -> sparse.csr_array:
     listed = list(edges)
     return network(nodes, np.array(listed, np.int64).reshape(-1, 2), np.arange(1, len(listed) + 1).astype(np.uint8))
 

@@ -7,26 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from metapt.domains.ppi.data.sections import Ego
 
 Integers = NDArray[np.int64]
 
 _CHUNK = 32  # centres per search; more exceed the processor's cache
-
-
-@dataclass(frozen=True, eq=False)
-class Adjacency:
-    """An undirected network of N nodes as a sparse adjacency matrix."""
-
-    offsets: Integers  # [N + 1]; the neighbours of node i are at offsets[i] to offsets[i + 1], ascending
-    neighbours: Integers  # [2 E]
-    upper_offsets: Integers  # [N + 1], likewise for neighbours with a higher number than the node
-    upper: Integers  # [E] indices into `neighbours`
-    bits: NDArray[np.uint8]  # [2 E] uint8, evidence of each link
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,24 +31,23 @@ class EgoGraphs:
     centre: NDArray[np.uint16]
 
 
-def network(nodes: int, edges: Integers, bits: NDArray[np.uint8]) -> Adjacency:
-    """Return the network of undirected edges [E, 2] with evidence [E], without duplicates or self loops."""
+def network(nodes: int, edges: Integers, bits: NDArray[np.uint8]) -> sparse.csr_array:
+    """Return the adjacency matrix of undirected edges [E, 2] with evidence [E], without duplicates or self loops."""
     first, second = np.concatenate([edges, edges[:, ::-1]]).T
-    order = np.lexsort((second, first))
-    first, second, evidence = first[order], second[order], np.concatenate([bits, bits])[order]
-    upper = np.flatnonzero(second > first)
-    return Adjacency(_offsets(first, nodes), second, _offsets(first[upper], nodes), upper, evidence)
+    return sparse.csr_array((np.concatenate([bits, bits]), (first, second)), shape=(nodes, nodes))
 
 
-def ego_graphs(net: Adjacency, centres: Integers, ego: Ego, chunk: int = _CHUNK) -> EgoGraphs:
+def ego_graphs(net: sparse.csr_array, centres: Integers, ego: Ego, chunk: int = _CHUNK) -> EgoGraphs:
     """Return the graphs around `centres` [G], each induced by the nodes that a breadth-first search finds.
 
     In each of `ego.hops` rounds, each node found in the last round adds its neighbours that no earlier round has found:
     all of them, or `ego.fan_out` drawn at random. If a graph then has more than `ego.max_nodes` nodes, those of the
     last round are drawn at random. All draws use a hash of the seed, the centre and the nodes, so that a graph does not
-    depend on the other centres, their order, or the `chunk` of centres that are searched from at once.
+    depend on the other centres, their order, or the `chunk` of centres that are searched from at once. `net` is a
+    `network`.
     """
-    return joined([_chunk(net, centres[start : start + chunk], ego) for start in range(0, max(len(centres), 1), chunk)])
+    upper, starts = sparse.triu(net, 1, format="csr"), range(0, max(len(centres), 1), chunk)
+    return joined([_chunk(net, upper, centres[start : start + chunk], ego) for start in starts])
 
 
 def joined(parts: Sequence[EgoGraphs]) -> EgoGraphs:
@@ -73,26 +59,26 @@ def joined(parts: Sequence[EgoGraphs]) -> EgoGraphs:
     return EgoGraphs(**arrays)
 
 
-def _chunk(net: Adjacency, centres: Integers, ego: Ego) -> EgoGraphs:
-    count, size = len(centres), len(net)
+def _chunk(net: sparse.csr_array, upper: sparse.csr_array, centres: Integers, ego: Ego) -> EgoGraphs:
+    """Return the graphs around `centres`, given the network and the half of it that leads to higher nodes."""
+    count, size = len(centres), net.shape[0]
     cells = _search(net, centres, ego)
     graph, node = np.divmod(cells, size)
     node_offsets = _offsets(graph, count)
     number = np.full(count * size, -1, np.int32)  # numbers within the graph
     number[cells] = np.arange(len(cells)) - node_offsets[graph]
-    origin, place = _expand(net.upper_offsets, node)
-    link = net.upper[place]
-    other = number[graph[origin] * size + net.neighbours[link]]
+    origin, link = _expand(upper.indptr, node)
+    other = number[graph[origin] * size + upper.indices[link]]
     inside = np.flatnonzero(other >= 0)
     origin, link, other = origin[inside], link[inside], other[inside]
     edges = np.stack([number[cells[origin]], other], axis=1).astype(np.uint16)
     centre = number[np.arange(count) * size + centres].astype(np.uint16)
-    return EgoGraphs(node_offsets, node, _offsets(graph[origin], count), edges, net.bits[link], centre)
+    return EgoGraphs(node_offsets, node, _offsets(graph[origin], count), edges, upper.data[link], centre)
 
 
-def _search(net: Adjacency, centres: Integers, ego: Ego) -> Integers:
+def _search(net: sparse.csr_array, centres: Integers, ego: Ego) -> Integers:
     """Return the found nodes, ascending, as graph * N + node."""
-    count, size = len(centres), len(net)
+    count, size = len(centres), net.shape[0]
     found = np.zeros(count * size, bool)
     frontier = np.arange(count) * size + centres
     found[frontier] = True
@@ -100,8 +86,8 @@ def _search(net: Adjacency, centres: Integers, ego: Ego) -> Integers:
     seeds = _mix(_mix(np.full(count, ego.seed, np.uint64)) + centres.astype(np.uint64))
     for _ in range(ego.hops):
         graph, node = np.divmod(frontier, size)
-        origin, place = _expand(net.offsets, node)
-        cells = graph[origin] * size + net.neighbours[place]
+        origin, place = _expand(net.indptr, node)
+        cells = graph[origin] * size + net.indices[place]
         fresh = np.flatnonzero(~found[cells])
         origin, cells = origin[fresh], cells[fresh]
         if ego.fan_out is not None:
