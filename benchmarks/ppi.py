@@ -191,16 +191,16 @@ def make_steps(setting: PpiSetting, names: Sequence[str] = ()) -> Steps:
     return {name: make() for name, make in makers.items() if name in (names or makers)}
 
 
-def finetune_sets(setting: PpiSetting) -> finetune.PpiSets:
-    parts = [torch.from_numpy(part) for part in (*setting.finetune, setting.graphs)]
-    return finetune.PpiSets(setting.dataset, *parts, tasks=torch.arange(setting.dataset.fine_tasks))
+def finetune_problem(setting: PpiSetting, settings: config.PpiFinetuning) -> finetune.PpiFinetuneProblem:
+    """Return FT that is tested on all PT graphs."""
+    parts, tasks = setting.parts._replace(test=setting.graphs), torch.arange(setting.dataset.fine_tasks)
+    return finetune.PpiFinetuneProblem(setting.network, setting.dataset, parts, tasks, settings)
 
 
 def transfer(setting: PpiSetting) -> Transfer:
     """Return an FT run."""
     start, settings = setting.initial(), config.PpiFinetuning(batch_size=BATCH, precision=setting.pretrain.precision)
-    problem = finetune.PpiFinetuneProblem(setting.network, finetune_sets(setting), settings)
-    return Transfer(problem, start, LR, generator("benchmark", 0))
+    return Transfer(finetune_problem(setting, settings), start, LR, generator("benchmark", 0))
 
 
 class MessageLayer(MessagePassing):  # type: ignore[misc]
@@ -333,10 +333,9 @@ def as_data(graphs: Graphs, index: int) -> Data:
 
 def linear(setting: PpiSetting, seeds: int) -> Callable[[], object]:
     """Return linear evaluation with some FT seeds."""
-    start, sets = setting.initial(), finetune_sets(setting)
+    start, problem = setting.initial(), finetune_problem(setting, config.PpiFinetuning())
 
     def run() -> None:
-        problem = finetune.PpiFinetuneProblem(setting.network, sets, config.PpiFinetuning())
         linear_evaluation(problem, start, [generator("benchmark", seed) for seed in range(seeds)])
 
     return run

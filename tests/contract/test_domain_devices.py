@@ -21,7 +21,7 @@ from metapt.domains.ppi import arms as ppi_arms
 from metapt.domains.ppi.config import Network, PpiFinetuning
 from metapt.domains.ppi.cotraining import CoTrainBatches, CoTrainer, CoTrainProblem
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device, splits
-from metapt.domains.ppi.finetune import PpiFinetuneProblem, finetune_tasks, sets_of
+from metapt.domains.ppi.finetune import PpiFinetuneProblem, finetune_tasks
 from metapt.domains.ppi.gin import initial_pretrained as initial_gin
 from metapt.domains.ppi.problem import MultitaskProblem, PpiBatches
 from metapt.hypergrad import Pretrained
@@ -179,9 +179,9 @@ def ecg_finetuning(device: str, capture: bool = False, **changes: Any) -> tuple[
 def ppi_finetuning(device: str) -> tuple[FinetuneProblem, Pretrained]:
     dataset = graphs_on(device)
     tasks = finetune_tasks("full_access", dataset.fine_tasks)
-    sets = sets_of(dataset, splits(dataset.graphs, [TEST_SPECIES]), tasks)
+    parts = splits(dataset.graphs, [TEST_SPECIES])
     settings = PpiFinetuning.model_validate(STEPS | {"linear_lrs": [1e-3, 1e-2]})
-    problem = PpiFinetuneProblem(Network(layers=2, width=6), sets, settings)
+    problem = PpiFinetuneProblem(Network(layers=2, width=6), dataset, parts, tasks, settings)
     return problem, initial_gin(2, 6, 3, generator("encoder")).to(device)
 
 

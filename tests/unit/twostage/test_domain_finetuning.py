@@ -20,7 +20,7 @@ from metapt.domains.ppi import gin
 from metapt.domains.ppi.config import Network, PpiFinetuning
 from metapt.domains.ppi.data import dataset as ppi_features
 from metapt.domains.ppi.data.dataset import on_device, splits
-from metapt.domains.ppi.finetune import PpiFinetuneProblem, sets_of
+from metapt.domains.ppi.finetune import PpiFinetuneProblem
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import leaves
 from metapt.training.seeds import generator
@@ -67,21 +67,22 @@ def ecg(lr: float = 1e-3, **settings: Any) -> World:
 
 def ppi(lr: float = 1e-3, **settings: Any) -> World:
     dataset = on_device(small_graphs(90), "cpu")
-    sets = sets_of(dataset, splits(dataset.graphs, [TEST_SPECIES]), torch.arange(FINE))
+    parts = splits(dataset.graphs, [TEST_SPECIES])
+    numbers = {name: torch.from_numpy(getattr(parts, name)) for name in ("train", "validation", "test")}
     made, encoder = PpiFinetuning(linear_lrs=[lr], **settings), gin.GinEncoder(2, 6)
 
     def features(network: Params, part: str, chosen: Any, training: bool, masks: Any) -> Tensor:
-        graphs = dataset.batch(getattr(sets, part)[chosen])
+        graphs = dataset.batch(numbers[part][chosen])
         keep = gin.dropout_masks(2, len(graphs.graph), 6, made.dropout, masks) if training and made.dropout else None
         return encoder(network, graphs, training=training, keep=keep)
 
     return World(
-        PpiFinetuneProblem(Network(layers=2, width=6), sets, made),
+        PpiFinetuneProblem(Network(layers=2, width=6), dataset, parts, torch.arange(FINE), made),
         gin.initial_pretrained(2, 6, 3, generator("encoder")),
         lambda stream: gin.initial_head(6, FINE, stream),
         lambda stream: torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=stream))),
         features,
-        {name: dataset.fine(getattr(sets, name)) for name in ("train", "validation", "test")},
+        {name: dataset.fine(graphs) for name, graphs in numbers.items()},
     )
 
 

@@ -8,9 +8,8 @@ in validation and test.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.seeds import generator
 from metapt.training.streams import to_device
 from metapt.twostage.finetuning import Part, Start, check_examples, finetune, write
-from metapt.twostage.heads import Examples, FinetuneProblem, Score, minibatches
+from metapt.twostage.heads import Examples, FinetuneProblem, Score, Split, minibatches
 from metapt.twostage.quantities import BEST_EPOCH, LEARNING_RATE, VALIDATION_AUROC
 
 
@@ -35,12 +34,12 @@ def run(settings: PpiFinetuneSettings, inputs: dict[str, Path], outputs: dict[st
     """Fine-tune and test an arm in a setting, for a PT seed and all FT seeds and evaluations.
 
     The inputs are `graphs` and, if the arm pre-trains, `pretrained`. Raises DataError as `open_dataset`,
-    `splits`, `finetune_tasks`, `sets_of` and `load_pretrained`.
+    `splits`, `finetune_tasks`, `PpiFinetuneProblem` and `load_pretrained`.
     """
     network, own = settings.network, settings.finetune
     dataset = open_dataset(inputs["graphs"], machine.device)
     tasks = finetune_tasks(settings.setting, dataset.fine_tasks)
-    problem = PpiFinetuneProblem(network, sets_of(dataset, splits(dataset.graphs, settings.test_species), tasks), own)
+    problem = PpiFinetuneProblem(network, dataset, splits(dataset.graphs, settings.test_species), tasks, own)
     checkpoint = Checkpoint(Path(settings.checkpoint), fingerprint(settings, inputs, __name__, machine.device))
 
     def starts(todo: list[Part]) -> Iterator[Start]:
@@ -69,33 +68,6 @@ def _numbers(score: Score) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True)
-class PpiSets:
-    """Numbers of the graphs for training, for the choice of epoch and learning rate, and for the test."""
-
-    dataset: PpiDataset  # all graphs
-    train: Tensor  # train, validation, test: int64, on the CPU
-    validation: Tensor
-    test: Tensor
-    tasks: Tensor  # numbers of the FT tasks
-
-    def labels(self, indices: Tensor) -> Tensor:
-        """Return FT labels [n, tasks] of 0 and 1, float32."""
-        return self.dataset.fine(indices)[:, self.tasks]
-
-
-def sets_of(dataset: PpiDataset, splits: Splits, tasks: Tensor) -> PpiSets:
-    """Return the FT sets of a split by species; the test set is the hard half of the test species.
-
-    Raises DataError as `check_examples`.
-    """
-    train, validation, test = (torch.from_numpy(part) for part in (splits.train, splits.validation, splits.test))
-    sets = PpiSets(dataset, train, validation, test, tasks.to(dataset.device))
-    evaluated = {"validation graphs": sets.labels(validation), "test graphs": sets.labels(test)}
-    check_examples(len(train), evaluated, [f"FT task {task}" for task in tasks.tolist()], "graphs")
-    return sets
-
-
 def finetune_tasks(setting: str, count: int) -> Tensor:
     """Return the numbers of the FT tasks in a setting: the tasks held out from PT, or all `count` tasks.
 
@@ -105,25 +77,38 @@ def finetune_tasks(setting: str, count: int) -> Tensor:
 
 
 class PpiFinetuneProblem(FinetuneProblem):
-    """FT of a GIN on protein graphs."""
+    """FT of a GIN on some FT tasks of protein graphs; the test set is the hard half of the test species.
 
-    def __init__(self, network: Network, sets: PpiSets, settings: PpiFinetuning) -> None:
+    Raises DataError as `check_examples`.
+    """
+
+    def __init__(
+        self, network: Network, dataset: PpiDataset, splits: Splits, tasks: Tensor, settings: PpiFinetuning
+    ) -> None:
         self.epochs, self.batch_size = settings.epochs, settings.batch_size
         self.linear_lrs, self.linear_epochs = settings.linear_lrs, settings.linear_epochs
-        self._network, self._sets, self._settings = network, sets, settings
+        self._network, self._dataset, self._settings = network, dataset, settings
         self._encoder = GinEncoder(network.layers, network.width)
+        self._tasks = tasks.to(dataset.device)
+        self._graphs: dict[Split, Tensor] = {part: torch.from_numpy(getattr(splits, part)) for part in get_args(Split)}
+        evaluated = {"validation graphs": self._labels("validation"), "test graphs": self._labels("test")}
+        check_examples(len(splits.train), evaluated, [f"FT task {task}" for task in tasks.tolist()], "graphs")
+
+    def _labels(self, part: Split) -> Tensor:
+        """Return the labels [n, tasks] of a part, 0 and 1, float32."""
+        return self._dataset.fine(self._graphs[part])[:, self._tasks]
 
     def initial_head(self, generator: torch.Generator) -> Params:
-        return initial_head(self._network.width, len(self._sets.tasks), generator)
+        return initial_head(self._network.width, len(self._tasks), generator)
 
     def sampler(self, generator: torch.Generator) -> Callable[[], Iterator[LabelledGraphs]]:
-        sets, dataset, train_labels = self._sets, self._sets.dataset, self._sets.labels(self._sets.train)
+        dataset, train, train_labels = self._dataset, self._graphs["train"], self._labels("train")
         masks = torch.Generator(dataset.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
         dropout = Dropout(masks, self._network, self._settings.dropout)
 
         def epoch() -> Iterator[LabelledGraphs]:
-            for (batch,) in minibatches(len(sets.train), self.batch_size, [generator]):
-                graphs, labels = dataset.batch(sets.train[batch]), train_labels[to_device(batch, train_labels.device)]
+            for (batch,) in minibatches(len(train), self.batch_size, [generator]):
+                graphs, labels = dataset.batch(train[batch]), train_labels[to_device(batch, train_labels.device)]
                 yield LabelledGraphs(graphs, labels, keep=dropout(len(graphs.graph)))
 
         return epoch
@@ -133,7 +118,6 @@ class PpiFinetuneProblem(FinetuneProblem):
             features = self._encoder(network, batch.graphs, training=True, keep=batch.keep)
         return Examples(features, batch.labels)
 
-    def examples(self, network: Params, part: Literal["train", "validation", "test"]) -> Examples:
+    def examples(self, network: Params, part: Split) -> Examples:
         """Return the features [n, 2 width] of a part, without dropout, and its labels [n, tasks]."""
-        chosen: Tensor = getattr(self._sets, part)
-        return Examples(features_of(self._encoder, network, self._sets.dataset, chosen), self._sets.labels(chosen))
+        return Examples(features_of(self._encoder, network, self._dataset, self._graphs[part]), self._labels(part))
