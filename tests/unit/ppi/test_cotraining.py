@@ -31,6 +31,7 @@ from .small_graphs import COARSE, FINE, small_graphs
 NETWORK = Network(layers=2, width=3)
 PRETRAIN, TRAIN, VALIDATION = np.arange(40, 100), np.arange(0, 30), np.arange(30, 40)
 SETS = {"pretrain": (PRETRAIN, 16), "hypergradient": (PRETRAIN, 20), "train": (TRAIN, 8), "validation": (VALIDATION, 4)}
+SETS["hypergradient train"] = SETS["train"]
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,14 @@ def numbered() -> PpiDataset:
 
 
 def made(
-    numbered: PpiDataset, kind: type[PpiBatches] = PpiBatches, seed: int = 0, rate: float = 0.2, **words: Any
+    numbered: PpiDataset,
+    kind: type[PpiBatches] = PpiBatches,
+    seed: int = 0,
+    rate: float = 0.2,
+    tasks: Any = range(FINE),
+    **words: Any,
 ) -> PpiBatches:
-    return kind(numbered, SETS, NETWORK, rate, seed, **words)
+    return kind(numbered, SETS, NETWORK, rate, seed, torch.tensor(tasks), **words)
 
 
 def seen(graphs: GraphBatch) -> list[int]:
@@ -91,7 +97,7 @@ def test_hypergradients_have_graphs_and_masks_of_their_own(numbered: PpiDataset,
 
 
 def test_fewer_ft_tasks_and_the_released_centres_of_pt_minibatches(numbered: PpiDataset) -> None:
-    tasks = torch.tensor([0, 3, 4])
+    tasks = [0, 3, 4]
     batches = made(numbered, tasks=tasks, offset_centres=False)
     for batch in (batches.pretrain(), batches.hypergradient()):
         numbers = seen(batch.graphs)
@@ -147,7 +153,7 @@ class Exact(CoTrainBatches):
 
 def batches(dataset: PpiDataset) -> CoTrainBatches:
     sets = {"pretrain": (np.arange(100), 16), "train": (np.arange(60), 8)}
-    return Exact(dataset, sets, Network(layers=LAYERS, width=WIDTH), 0.2, 0)
+    return Exact(dataset, sets, Network(layers=LAYERS, width=WIDTH), 0.2, 0, torch.arange(FINE))
 
 
 def network() -> Pretrained:

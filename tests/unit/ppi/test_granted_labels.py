@@ -89,8 +89,7 @@ def granted(dataset: PpiDataset, name: str) -> tuple[Any, Any]:
     setting: PpiSetting = setting_in(Path(), dataset, name)
     coarse, fine = (np.zeros((len(dataset.graphs), tasks), bool) for tasks in (COARSE, FINE))
     coarse[setting.graphs] = True
-    tasks = np.arange(FINE) if setting.tasks is None else setting.tasks.numpy()
-    fine[np.ix_(np.concatenate(setting.finetune), tasks)] = True
+    fine[np.ix_(np.concatenate(setting.finetune), setting.tasks.numpy())] = True
     return coarse, fine
 
 

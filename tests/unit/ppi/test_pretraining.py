@@ -115,7 +115,7 @@ def test_pt_sees_train_validation_and_easy_graphs_and_their_centres(make: Make) 
     assert len(setting.graphs) == PT
     assert [len(part) for part in setting.finetune] == [TRAIN, VALIDATION]
     assert all(map(np.array_equal, setting.finetune, (parts.train, parts.validation)))
-    assert (setting.tasks, setting.finetune_tasks) == (None, FINE)
+    assert setting.tasks.tolist() == list(range(FINE))
     released, right = (make(offset_centres=offset).batches(PpiBatches).pretrain().graphs for offset in (False, True))
     assert not torch.equal(right.centre, released.centre)
 
@@ -135,9 +135,8 @@ def test_half_of_the_data_is_half_of_each_set(make: Make) -> None:
 @pytest.mark.parametrize("part", range(FOLDS))
 def test_what_is_held_out_is_not_seen(make: Make, part: int) -> None:
     setting, held_out = make(f"held_out_{part}"), set(held_out_tasks(FINE, part))
-    assert setting.tasks is not None
     assert set(setting.tasks.tolist()) == set(range(FINE)) - held_out
-    widths = setting.finetune_tasks, len(setting.initial_head()["bias"]), setting.batches(PpiBatches).train().labels
+    widths = len(setting.tasks), len(setting.initial_head()["bias"]), setting.batches(PpiBatches).train().labels
     assert (*widths[:2], widths[2].shape[1]) == (FINE - len(held_out),) * 3
 
 

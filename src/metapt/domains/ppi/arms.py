@@ -88,7 +88,7 @@ def _plain(setting: PpiSetting, trainer: Pretrainer, meta: Params, recorder: Rec
 
 
 def _learned_weights(setting: PpiSetting, arm: config.LearnedWeights) -> PretrainRun:
-    meta = setting.initial_meta(setting.dataset.coarse_tasks + setting.finetune_tasks)
+    meta = setting.initial_meta(setting.dataset.coarse_tasks + len(setting.tasks))
     iterations, remainder, warmup = _iterations(setting, arm)
     settings = MetaSettings(
         iterations=iterations,

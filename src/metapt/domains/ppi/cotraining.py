@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.domains.ppi.data.dataset import Indices, PpiDataset
 from metapt.domains.ppi.gin import GinEncoder
 from metapt.domains.ppi.problem import LabelledGraphs, PpiBatches, task_losses, task_weights
 from metapt.hypergrad import Params, Pretrained
@@ -64,11 +62,6 @@ class CoTrainProblem:
 
 class CoTrainBatches(PpiBatches):
     """Minibatches of co-training: each training minibatch is a PT minibatch and an FT minibatch."""
-
-    def __init__(
-        self, dataset: PpiDataset, sets: Mapping[str, tuple[Indices, int]], *arguments: Any, **options: Any
-    ) -> None:
-        super().__init__(dataset, {**sets, "hypergradient train": sets["train"]}, *arguments, **options)
 
     def pretrain(self) -> BothGraphs:  # type: ignore[override]
         return BothGraphs(super().pretrain(), self._trained("train"))

@@ -76,17 +76,11 @@ class PpiSetting:
         return train, validation
 
     @property
-    def tasks(self) -> Tensor | None:
-        """Return the numbers of the FT tasks that meta-PT may use; None: all."""
-        if self.name not in HELD_OUT:
-            return None
-        held_out = held_out_tasks(self.dataset.fine_tasks, HELD_OUT.index(self.name))
-        return torch.tensor([task for task in range(self.dataset.fine_tasks) if task not in held_out])
-
-    @property
-    def finetune_tasks(self) -> int:
-        tasks = self.tasks
-        return self.dataset.fine_tasks if tasks is None else len(tasks)
+    def tasks(self) -> Tensor:
+        """Return the numbers of the FT tasks that meta-PT may use."""
+        count = self.dataset.fine_tasks
+        held_out = held_out_tasks(count, HELD_OUT.index(self.name)) if self.name in HELD_OUT else ()
+        return torch.tensor([task for task in range(count) if task not in held_out])
 
     @property
     def steps_per_epoch(self) -> int:
@@ -103,10 +97,9 @@ class PpiSetting:
 
     def relatives(self) -> NDArray[np.bool_]:
         """Return a mask [PT tasks] of the tasks that an FT task implies (see `related`)."""
-        known, tasks = np.concatenate(self.finetune), self.tasks
+        known = np.concatenate(self.finetune)
         fine = unpack(self.dataset.graphs.fine[known], self.dataset.fine_tasks)
-        granted = fine if tasks is None else fine[:, tasks.numpy()]
-        return np.asarray(related(self._labels(known), granted).any(1))
+        return np.asarray(related(self._labels(known), fine[:, self.tasks.numpy()]).any(1))
 
     def _labels(self, graphs: Indices) -> NDArray[np.uint8]:
         """Return the PT labels [n, PT tasks] of graphs."""
@@ -119,10 +112,10 @@ class PpiSetting:
         """
         train, validation = self.finetune
         size = self.pretrain.batch_size
-        larger = None if arm is None else arm.hypergradient_batch
-        sets = {"pretrain": (self.graphs, size), "hypergradient": (self.graphs, larger or size)}
         if arm is None:
-            return sets | {"train": (train, size), "validation": (validation, size)}
+            graphs = {"pretrain": self.graphs, "hypergradient": self.graphs, "train": train, "validation": validation}
+            return {name: (part, size) for name, part in (graphs | {"hypergradient train": train}).items()}
+        sets = {"pretrain": (self.graphs, size), "hypergradient": (self.graphs, arm.hypergradient_batch or size)}
         if arm.folds is None:
             sizes = [arm.batch_size or len(part) for part in (train, validation)]
             return sets | {"train": (train, sizes[0]), "validation": (validation, sizes[1])}
@@ -146,8 +139,8 @@ class PpiSetting:
             self.network,
             self.pretrain.dropout,
             self.seed,
-            tasks=self.tasks,
-            offset_centres=self.pretrain.offset_centres,
+            self.tasks,
+            self.pretrain.offset_centres,
         )
 
     def initial(self) -> Pretrained:
@@ -157,7 +150,7 @@ class PpiSetting:
 
     def initial_head(self) -> Params:
         """Return the random FT head of the PT seed."""
-        made = initial_head(self.network.width, self.finetune_tasks, generator("ppi head", self.seed))
+        made = initial_head(self.network.width, len(self.tasks), generator("ppi head", self.seed))
         return {name: value.to(self.dataset.device) for name, value in made.items()}
 
     def initial_meta(self, tasks: int) -> Params:
@@ -174,9 +167,9 @@ class PpiSetting:
         found = {}
         for which, part in (("validation", parts.validation), ("test", parts.test)):
             graphs = torch.from_numpy(part)
-            labels = self.dataset.fine(graphs)
+            labels = self.dataset.fine(graphs)[:, self.tasks]
             outputs = logits(head, features_of(self.encoder, encoder, self.dataset, graphs))
-            auroc = 100 * float(mean_auroc(outputs, labels if self.tasks is None else labels[:, self.tasks]))
+            auroc = 100 * float(mean_auroc(outputs, labels))
             found[ONLINE[which]] = torch.tensor([auroc])
         return found
 

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from metapt.domains.ppi.config import Network
-from metapt.domains.ppi.data.dataset import Indices, PpiDataset, labels
+from metapt.domains.ppi.data.dataset import Indices, PpiDataset
 from metapt.domains.ppi.gin import GinEncoder, GraphBatch, dropout_masks
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import Vector
@@ -114,9 +114,9 @@ class PpiBatches(StreamBatches):
 
     Each set of graphs has its own streams for graphs and dropout masks. Arms with the same seed and PT settings
     therefore see the same PT minibatches and masks, whatever else they draw. `sets` are the graphs of "pretrain",
-    "hypergradient" (PT graphs), "train" and "validation" with the sizes of their minibatches; unused ones may be left
-    out. `dropout` is the share of a layer's outputs that are zeroed, and `tasks` the FT tasks whose labels may be used
-    (None: all). `offset_centres`, for PT minibatches: see `PpiDataset.batch`.
+    "hypergradient" (PT graphs), "train", "hypergradient train" (of co-training) and "validation" with the sizes of
+    their minibatches; unused ones may be left out. `dropout` is the share of a layer's outputs that are zeroed, and
+    `tasks` are the FT tasks whose labels may be used. `offset_centres`, for PT minibatches: see `PpiDataset.batch`.
     """
 
     def __init__(
@@ -126,12 +126,10 @@ class PpiBatches(StreamBatches):
         network: Network,
         dropout: float,
         seed: int,
-        *,
-        tasks: Tensor | None = None,
+        tasks: Tensor,
         offset_centres: bool = True,
     ) -> None:
-        self._dataset, self._offset = dataset, offset_centres
-        self._tasks = None if tasks is None else tasks.to(dataset.device)
+        self._dataset, self._tasks, self._offset = dataset, tasks.to(dataset.device), offset_centres
         self._indices = {name: torch.from_numpy(np.asarray(chosen)) for name, (chosen, _) in sets.items()}
         masks = {name: generator("ppi dropout", name, seed, device=dataset.device) for name in sets}
         self._dropout = {name: Dropout(stream, network, dropout) for name, stream in masks.items()}
@@ -156,13 +154,11 @@ class PpiBatches(StreamBatches):
     def _labelled(self, name: str) -> LabelledGraphs:
         indices = self._next(name)
         graphs = self._dataset.batch(indices, self._offset)
-        coarse = labels(self._dataset.coarse_bits, indices, self._dataset.coarse_tasks)
-        return LabelledGraphs(graphs, coarse, self._dropout[name](len(graphs.graph)))
+        return LabelledGraphs(graphs, self._dataset.coarse(indices), self._dropout[name](len(graphs.graph)))
 
     def _finetune(self, name: str) -> LabelledGraphs:
         indices = self._next(name)
-        fine = self._dataset.fine(indices)
-        return LabelledGraphs(self._dataset.batch(indices), fine if self._tasks is None else fine[:, self._tasks], None)
+        return LabelledGraphs(self._dataset.batch(indices), self._dataset.fine(indices)[:, self._tasks], None)
 
     def _next(self, name: str) -> Tensor:
         return self._indices[name][self._streams[name].next()[0]]
