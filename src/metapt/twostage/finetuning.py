@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ Part = tuple[str, int]
 """An FT run: evaluation, FT seed."""
 
 
-class Scores:
+class Scores(dict[Part, Score]):
     """Scores of the finished parts, kept in a checkpoint.
 
     A killed job repeats at most one FT run, all linear evaluations, or the trials of the learning rate.
@@ -43,20 +43,14 @@ class Scores:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         saved = checkpoint.load() or {"scores": []}
-        self._scores: dict[Part, Score] = {tuple(part): Score(*score) for part, score in saved["scores"]}
-        if self._scores:
-            log.info("FT goes on: %d runs are done", len(self._scores))
-
-    def __contains__(self, part: Part) -> bool:
-        return part in self._scores
-
-    def __getitem__(self, part: Part) -> Score:
-        return self._scores[part]
+        super().__init__({tuple(part): Score(*score) for part, score in saved["scores"]})
+        if self:
+            log.info("FT goes on: %d runs are done", len(self))
 
     def add(self, scores: dict[Part, Score]) -> None:
         """Add scores and save all of them."""
-        self._scores |= scores
-        self._checkpoint.save({"scores": [(part, tuple(score)) for part, score in self._scores.items()]})
+        self.update(scores)
+        self._checkpoint.save({"scores": [(part, tuple(score)) for part, score in self.items()]})
 
     def remove(self) -> None:
         """Remove the checkpoint."""
@@ -267,7 +261,7 @@ def write(
     setting: str,
     numbers: Callable[[Score], dict[str, float]],
     outputs: dict[str, Path],
-    series: Callable[[Score], Iterator[tuple[str, Iterable[int], Iterable[float]]]] = lambda score: iter(()),
+    series: Callable[[Score], dict[str, dict[int, float]]] = lambda score: {},
 ) -> None:
     """Write the tables of an FT job, and remove its checkpoint.
 
@@ -277,7 +271,7 @@ def write(
         setting: the setting in the metrics table.
         numbers: returns the numbers of a score by metric.
         outputs: paths of `metrics` and `series`.
-        series: returns name, steps and values of the series of a score, apart from the validation AUROC of each epoch.
+        series: returns series of a score, values by step, by name; that of the validation AUROC is added.
     """
     rows, points = [], []
     row = partial(metrics.row, settings.domain, settings.arm, setting=setting)
@@ -285,12 +279,10 @@ def write(
         evaluation, replicate, score = part[0], pair(settings.seed, part[1]), scores[part]
         found = numbers(score) | {FT_TIME: score.seconds}
         rows += [row(*number, replicate=replicate, evaluation=evaluation) for number in found.items()]
-        curve = score.validation_curve
-        for name, numbered, values in (*series(score), (VALIDATION_AUROC, range(1, len(curve) + 1), curve)):
-            points += [
-                {"replicate": replicate, "step": step, "name": f"{evaluation}, {name}", "value": value}
-                for step, value in zip(numbered, values, strict=True)
-            ]
+        curves = series(score) | {VALIDATION_AUROC: dict(enumerate(score.validation_curve, 1))}
+        for name, values in curves.items():
+            words = {"replicate": replicate, "name": f"{evaluation}, {name}"}
+            points += [words | {"step": step, "value": value} for step, value in values.items()]
     metrics.write(rows, outputs["metrics"])
     metrics.write_series(points, outputs["series"])
     scores.remove()

@@ -111,7 +111,7 @@ def test_a_run_has_its_own_random_stream(runs: Runs) -> None:
 def test_the_tables_hold_each_run_once_in_the_order_of_the_config(runs: Runs, tmp_path: Path) -> None:
     outputs = {name: tmp_path / f"{name}.csv" for name in ("metrics", "series")}
     scores = runs.finetune(lrs=[1e-3])
-    own: Any = lambda score: {"AUROC": score.test_auroc}, outputs, lambda score: iter([("task", [3], [1.0])])
+    own: Any = lambda score: {"AUROC": score.test_auroc}, outputs, lambda score: {"task": {3: 1.0}}
     write(scores, settings(), "n5", *own)
     table, series = metrics.read(outputs["metrics"]), pd.DataFrame(metrics.read_series_rows(outputs["series"]))
     assert table[table["metric"] == "AUROC"]["replicate"].tolist() == [1000, 1001] * 2

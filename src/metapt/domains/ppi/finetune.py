@@ -7,7 +7,7 @@ in validation and test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -52,8 +52,8 @@ def run(settings: PpiFinetuneSettings, inputs: dict[str, Path], outputs: dict[st
             made = initial_pretrained(network.layers, network.width, 1, random).to(machine.device)
             yield Start([part for part in todo if part[1] == number], problem, made)
 
-    def series(score: Score) -> Iterator[tuple[str, Iterable[int], Iterable[float]]]:
-        yield TASK_AUROC, tasks.tolist(), score.class_aurocs
+    def series(score: Score) -> dict[str, dict[int, float]]:
+        return {TASK_AUROC: dict(zip(tasks.tolist(), score.class_aurocs, strict=True))}
 
     scores = finetune(settings, checkpoint, starts, own.lrs, own.trial_epochs)
     write(scores, settings, settings.setting, _numbers, outputs, series)
