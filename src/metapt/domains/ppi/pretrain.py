@@ -11,13 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from metapt.domains.ppi.arms import pretrain
-from metapt.domains.ppi.config import Network, weights_of
+from metapt.domains.ppi.config import weights_of
 from metapt.domains.ppi.data.dataset import open_dataset
 from metapt.domains.ppi.gin import load_pretrained
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import WEIGHTS, task_weights
 from metapt.domains.ppi.stages import OTHERS, PLANTED, RELATIVES, WEIGHT, PpiPretrainSettings
-from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.files import reading
 from metapt.machine import Machine
@@ -30,7 +29,9 @@ def run(settings: PpiPretrainSettings, inputs: dict[str, Path], outputs: dict[st
 
     The inputs are `graphs`, `tasks`, and `weights`: pretrained.pt of the arm whose task weights this arm takes.
     """
-    network, arm = settings.network, settings.arm_settings
+    network, arm, learned = settings.network, settings.arm_settings, None
+    if weights_of(arm) is not None:
+        learned = load_pretrained(inputs["weights"], network, machine.device).meta[WEIGHTS]
     setting = PpiSetting(
         dataset=open_dataset(inputs["graphs"], machine.device),
         network=network,
@@ -38,7 +39,7 @@ def run(settings: PpiPretrainSettings, inputs: dict[str, Path], outputs: dict[st
         test_species=settings.test_species,
         seed=settings.seed,
         name=settings.setting,
-        learned=None if weights_of(arm) is None else _learned(inputs["weights"], network, machine.device),
+        learned=learned,
         checkpoint=pretraining.checkpoints(settings, inputs, __name__, machine.device),
     )
     result = pretrain(arm, setting)
@@ -50,15 +51,6 @@ def run(settings: PpiPretrainSettings, inputs: dict[str, Path], outputs: dict[st
         result.numbers |= weight_numbers(weights, described, setting)
         result.series += metrics.series(WEIGHT, weights)
     pretraining.write(result, settings, settings.setting, outputs)
-
-
-def _learned(path: Path, network: Network, device: str) -> torch.Tensor:
-    meta = load_pretrained(path, network, device).meta
-    if WEIGHTS not in meta:
-        raise DataError(
-            f"{path} holds no learned task weights, since its arm learns none; let `weights.of` name an arm that does."
-        )
-    return meta[WEIGHTS]
 
 
 def weight_numbers(weights: NDArray[np.float64], described: list[str], setting: PpiSetting) -> dict[str, float]:
