@@ -66,7 +66,7 @@ def string_files(tmp_path_factory: pytest.TempPathFactory) -> StringFiles:
     for taxon in string.species:
         write_lines(folder / links_name(string, taxon), _links(taxon))
         write_lines(folder / terms_name(string, taxon), _terms(taxon))
-    settings = PpiPrepareSettings(source=ppi.source, string=string_of(ppi), test_species=ppi.test_species)
+    settings = PpiPrepareSettings(string=string_of(ppi), test_species=ppi.test_species)
     return StringFiles({name: folder / name for name in raw_names(ppi)}, settings)
 
 

@@ -34,7 +34,7 @@ def outputs(tmp_path: Path) -> dict[str, Path]:
 
 
 def of_archive(test_species: list[int]) -> PpiPrepareSettings:
-    return PpiPrepareSettings(source="hu2020", string=None, test_species=test_species)
+    return PpiPrepareSettings(string=None, test_species=test_species)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -170,7 +170,7 @@ def test_real_networks(outputs: dict[str, Path]) -> None:
     string = String(species=[511145, 224308], links="physical.links.full", min_score=0)
     names = string_names(string)
     inputs = dict(zip(names, shared(*(f"ppi/{name}" for name in names)), strict=True))
-    run(PpiPrepareSettings(source="string", string=string, test_species=[224308]), inputs, outputs, Machine())
+    run(PpiPrepareSettings(string=string, test_species=[224308]), inputs, outputs, Machine())
     graphs, found = load(outputs["graphs"]), counts(outputs["counts"])
     assert np.unique(graphs.species, return_counts=True)[1].tolist() == [2007, 2693]
     assert found["terms that enough proteins carry"] == 458

@@ -136,7 +136,7 @@ def test_prepared_with_planted_kinds(written: Path, tmp_path: Path) -> None:
     """The default choice of tasks, the rarest as fine ones, finds the fine terms; descriptions hold the truth."""
     paths = {name: tmp_path / name for name in ("graphs", "tasks", "counts")}
     string = SIMULATED.model_copy(update={"ego": Ego(hops=1, max_nodes=30), "tasks": Tasks(fine=8)})
-    settings = PpiPrepareSettings(source="simulated", string=string, test_species=SIMULATED.species[-1:])
+    settings = PpiPrepareSettings(string=string, test_species=SIMULATED.species[-1:])
     prepare.run(settings, outputs(written), paths, Machine())
     graphs, tasks = load(paths["graphs"]), pd.read_csv(paths["tasks"])
     assert graphs.tasks.tolist() == [len(sim.TERMS) - 8, 8]

@@ -47,7 +47,7 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
             case "string":
                 raw = {file: self.download(self._string(file), file).outputs["file"] for file in files}
         string = None if source == "hu2020" else string_of(self.config)
-        settings = PpiPrepareSettings(source=source, string=string, test_species=self.config.test_species)
+        settings = PpiPrepareSettings(string=string, test_species=self.config.test_species)
         # The archive holds the graphs of all species; of STRING's files, one species is read at a time.
         mem_mb = 12000 if source == "hu2020" else 3000 + self._graphs() // 20
         return self.prepare(source, PREPARED, settings, raw, mem_mb=mem_mb, minutes=120)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metapt.domains.ppi.config import Arm, Network, PpiFinetuning, PpiPretraining, uses_labels
-from metapt.domains.ppi.data.sections import Source, String
+from metapt.domains.ppi.data.sections import String
 from metapt.sections import JobSettings
 from metapt.twostage import jobs
 
@@ -32,7 +32,6 @@ REPRESENTATIONS = "representations"  # the evaluation under which comparisons of
 class PpiPrepareSettings(JobSettings):
     """What the job reads that prepares raw files."""
 
-    source: Source
     string: String | None  # the files of STRING and what is made of them; None: the archive is read
     test_species: list[int]  # NCBI taxa
 
