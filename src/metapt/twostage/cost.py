@@ -33,10 +33,10 @@ from metapt.twostage.quantities import (
 )
 from metapt.twostage.results import TwoStageResults
 
-LEARNED = "meta"  # the arm to which the paper's ratios belong
-PAPERS_TIME, PAPERS_MEMORY = 2.0, 8.5 / 4.5
-"""Time and memory of meta-PT over plain PT, the latter from the midpoints of the paper's ranges (appendix
-"Implementation details")."""
+PAPERS_RATIOS = {TIME_PER_STEP: 2.0, PEAK_MEMORY: 8.5 / 4.5}
+"""The paper's cost of meta-PT over plain PT, of memory that of the midpoints of its ranges (appendix "Implementation
+details")."""
+LEARNED = "meta"  # the arm to which the ratios belong
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,6 @@ class Cost:
     machines: Mapping[str, list[str]]  # names of the machines that PT ran on, by arm
     plain: str | None  # the arm to whose cost ratios are formed; None if it is not run
     papers: Mapping[str, str]  # the paper's cost in words, by arm; none on other data than its
-    # the paper's ratio of meta-PT to plain PT by metric, shown beside the arm `meta`
-    papers_ratios: Mapping[str, float]
     # time (s) of the first arm's FT runs by evaluation, indexed by pair of seeds
     finetuning: Mapping[str, pd.Series[float]] = field(default_factory=dict)
 
@@ -89,14 +87,13 @@ def experiment(
         return Needs([*jobs.encoders(own.arms, setting(own)), *jobs.finetunes([(own.arms[0], setting(own))])])
 
     def measured(found: TwoStageResults) -> Cost:
-        arm, words, ratios = plain(found), dict[str, str](), dict[str, float]()
+        arm, words = plain(found), dict[str, str]()
         if found.config.papers_data:
             words = {LEARNED: papers[1]} | ({} if arm is None else {arm: papers[0]})
-            ratios = {TIME_PER_STEP: PAPERS_TIME, PEAK_MEMORY: PAPERS_MEMORY}
         rows = found.metrics[found.metrics["metric"] == FT_TIME].set_index("replicate")
         finetuning = {str(name): part["value"] for name, part in rows.groupby("evaluation")}
         whole = partial(whole_runs, found)
-        return Cost(found.name, found.looks(), whole, found.machines, arm, words, ratios, finetuning)
+        return Cost(found.name, found.looks(), whole, found.machines, arm, words, finetuning)
 
     title = f"Time and memory of PT on {problem}"
     return Experiment(
@@ -232,10 +229,9 @@ def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:
         axis.barh(place, np.median(values), height=0.55, color=look.colour, alpha=0.85)
         runs: Any = {"color": figures.INK, "markersize": 9, "label": figures.once(axis, "PT runs")}
         axis.plot(values, np.full(len(values), place), "|", **runs)
-        beside: Any = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
-        axis.annotate(text, (values.max(), place), **beside)
-    if cost.plain is not None and LEARNED in cost.looks and cost.papers_ratios:
-        papers = cost.papers_ratios[metric]
+        figures.note(axis, text, (values.max(), place), 8)
+    if cost.plain is not None and LEARNED in cost.looks and cost.papers:
+        papers = PAPERS_RATIOS[metric]
         mark: Any = {"color": figures.QUIET, "markerfacecolor": "white", "label": f"the paper's ratio ({papers:.1f}×)"}
         value = factor * _median(cost, cost.plain, metric) * papers
         axis.plot(value, list(cost.looks).index(LEARNED) + 0.38, "D", **mark)
