@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Self
 
@@ -138,12 +139,11 @@ class Runs(synthetic_runs.Runs):
         return rows, series
 
     def _study(self, job: Job) -> tuple[Rows, Rows]:
-        """Return a CKA of 0.9 minus 0.07 times the distance between two arms in the list, each pair once."""
+        """Return a CKA of 0.9 minus 0.07 times the distance between two arms in the list."""
         arms, words = self.config.representations.arms, {"setting": "full_access", "evaluation": "representations"}
         rows = [
-            row("ppi", arm, cka_with(other), 0.9 - 0.07 * (j - i) + 0.01 * seed, replicate=seed, **words)
-            for i, arm in enumerate(arms)
-            for j, other in enumerate(arms[i + 1 :], i + 1)
+            row("ppi", arm, cka_with(other), 0.9 - 0.07 * abs(j - i) + 0.01 * seed, replicate=seed, **words)
+            for (i, arm), (j, other) in permutations(enumerate(arms), 2)
             for seed in seed_numbers(self.config.pretrain_seeds)
         ]
         return rows, []

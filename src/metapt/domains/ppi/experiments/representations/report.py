@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from metapt.domains.ppi.config import ArmsSection
 from metapt.domains.ppi.experiments.representations import FeaturesSettings
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import PpiResults
-from metapt.domains.ppi.stages import FULL_ACCESS, REPRESENTATIONS, cka_with
+from metapt.domains.ppi.stages import FULL_ACCESS, cka_with
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
 from metapt.evaluation.statistics import estimate_mean
@@ -39,16 +40,11 @@ def alignment_runs(jobs: PpiJobs, section: Representations) -> Needs:
 
 def cka(results: PpiResults) -> pd.DataFrame:
     """Return a row per ordered pair of arms: arm, other, mean, seed_standard_error, seeds, low, high."""
-    found = results.metrics[results.metrics["evaluation"] == REPRESENTATIONS]
     rows = []
-    for arm in results.arms:
-        for other in results.arms:
-            one = found[(found["arm"] == arm) & (found["metric"] == cka_with(other))]
-            if one.empty:  # CKA is symmetric
-                one = found[(found["arm"] == other) & (found["metric"] == cka_with(arm))]
-            e = estimate_mean(one["value"].to_numpy(dtype=float) if len(one) else [1.0 if arm == other else math.nan])
-            row = {"arm": arm, "other": other, "mean": e.mean, "seed_standard_error": e.standard_error}
-            rows.append(row | {"seeds": e.n, "low": e.low, "high": e.high})
+    for arm, other in product(results.arms, repeat=2):
+        e = estimate_mean([1.0] if arm == other else results.values(arm, cka_with(other)))
+        row = {"arm": arm, "other": other, "mean": e.mean, "seed_standard_error": e.standard_error}
+        rows.append(row | {"seeds": e.n, "low": e.low, "high": e.high})
     return pd.DataFrame(rows)
 
 

@@ -18,8 +18,6 @@ from metapt.evaluation import metrics
 from metapt.machine import Machine
 from metapt.training.seeds import generator
 
-_INPUT = "pretrained/"
-
 
 def run(settings: FeaturesSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Compare the features before FT of all arms with the same PT seed by CKA; see `linear_cka`.
@@ -37,8 +35,13 @@ def run(settings: FeaturesSettings, inputs: dict[str, Path], outputs: dict[str, 
         start = load_pretrained(path, network, machine.device).pretrained
         return features_of(encoder, {**start.encoder, **start.buffers}, dataset, chosen)
 
+    encoders: dict[int, dict[str, Path]] = {}  # PT seed -> arm -> path
+    for name, path in inputs.items():
+        if name.startswith("pretrained/"):
+            _, arm, number = name.split("/")
+            encoders.setdefault(int(number), {})[arm] = path
     rows = []
-    for seed, paths in _by_seed(inputs).items():
+    for seed, paths in encoders.items():
         found = {arm: features(path) for arm, path in paths.items()}
         words: dict[str, Any] = {"replicate": seed, "setting": FULL_ACCESS, "evaluation": REPRESENTATIONS}
         rows += [
@@ -53,16 +56,6 @@ def compared(parts: Splits, count: int) -> Tensor:
     """Return the numbers of at most `count` FT graphs, drawn from all three parts; the same in all runs."""
     graphs = torch.from_numpy(np.concatenate([parts.train, parts.validation, parts.test]))
     return graphs[torch.randperm(len(graphs), generator=generator("ppi representations"))[:count]]
-
-
-def _by_seed(inputs: dict[str, Path]) -> dict[int, dict[str, Path]]:
-    """Return PT seed -> arm -> path of pretrained.pt."""
-    found: dict[int, dict[str, Path]] = {}
-    for name, path in inputs.items():
-        if name.startswith(_INPUT):
-            arm, seed = name.removeprefix(_INPUT).rsplit("/", 1)
-            found.setdefault(int(seed), {})[arm] = path
-    return found
 
 
 @torch.no_grad()
