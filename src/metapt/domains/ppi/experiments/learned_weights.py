@@ -6,17 +6,17 @@ Their values, the agreement between PT seeds, and whether they find tasks that a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
 from metapt.domains.ppi.config import ArmsSection, Names, PpiSettings, learns_weights
 from metapt.domains.ppi.jobs import PpiJobs
@@ -42,7 +42,6 @@ AGREED = 0.5  # least rank correlation between PT seeds at which their weights a
 EDGES = np.linspace(0.0, 2.0, 26)  # edges of the bins of weights
 
 Panel = Callable[[Axes], None]
-_T = TypeVar("_T")
 
 
 class LearnedTaskWeights(ArmsSection):
@@ -67,15 +66,13 @@ def weight_runs(jobs: PpiJobs, section: LearnedTaskWeights) -> Needs:
 
 
 def weight_row(results: PpiResults, arm: str) -> dict[str, float | str]:
-    """Return statistics of an arm's weights, without those that were not measured; `seeds` is 0 without weights."""
-    row: dict[str, float | str] = {"arm": arm, "setting": FULL_ACCESS, "seeds": 0}
-    try:
-        weights = results.weights(arm)
-    except NotMeasuredError:
-        return row
+    """Return statistics of an arm's weights, without those that were not measured."""
+    weights = results.weights(arm)
     values = weights.to_numpy(dtype=float)
     finite = bool(np.isfinite(values).all())
-    row |= {
+    row: dict[str, float | str] = {
+        "arm": arm,
+        "setting": FULL_ACCESS,
         "seeds": weights.shape[1],
         "below_half": 100 * float((values < 0.5).mean()) if finite else math.nan,
         "above_one_and_a_half": 100 * float((values > 1.5).mean()) if finite else math.nan,
@@ -108,10 +105,14 @@ def agreement(weights: pd.DataFrame) -> Estimate:
     """Return the mean Spearman correlation of the weights [tasks, PT seeds] over the pairs of PT seeds.
 
     Pairs share seeds, so the standard error is the jackknife's over seeds (Efron and Stein 1981), and `n` is the number
-    of seeds. Two seeds make one pair, which has no standard error. The correlation of constant weights is NaN. Raises
-    NotMeasuredError if there is only one seed.
+    of seeds. Two seeds make one pair, which has no standard error. The correlation of constant weights is NaN, and so
+    is that of weights that are not finite. Raises NotMeasuredError if there is only one seed.
     """
-    count, r = weights.shape[1], _correlations(weights)
+    count = weights.shape[1]
+    if count < 2:
+        raise NotMeasuredError("A correlation between PT seeds needs two of them.")
+    with np.errstate(all="ignore"):
+        r = np.corrcoef(weights.where(np.isfinite(weights)).rank().to_numpy(dtype=float), rowvar=False)
     pairs = r[np.triu_indices(len(r), 1)]
     if count == 2:
         return Estimate(float(pairs[0]), math.nan, count, math.nan, math.nan)
@@ -121,34 +122,11 @@ def agreement(weights: pd.DataFrame) -> Estimate:
     return estimate_mean(count * total / len(pairs) - (count - 1) * np.array(without))
 
 
-def _correlations(weights: pd.DataFrame) -> NDArray[np.float64]:
-    """Return Spearman's correlations [PT seeds, PT seeds] of weights [tasks, PT seeds]; NaN for non-finite weights.
-
-    Raises NotMeasuredError if there is only one seed.
-    """
-    if weights.shape[1] < 2:
-        raise NotMeasuredError("A correlation between PT seeds needs two of them.")
-    ranks = weights.where(np.isfinite(weights)).rank().to_numpy(dtype=float)
-    with np.errstate(all="ignore"):
-        found: NDArray[np.float64] = np.corrcoef(ranks, rowvar=False)
-    return found
-
-
-def _measured(results: PpiResults, measure: Callable[[str], _T]) -> dict[str, _T]:
-    """Return the measure of each arm that learns weights, without arms for which it raises NotMeasuredError."""
-    found: dict[str, _T] = {}
-    for arm in results.learners:
-        with suppress(NotMeasuredError):
-            found[arm] = measure(arm)
-    return found
-
-
 def weight_tables(results: PpiResults) -> Tables:
     """Return statistics of the learned weights, their comparison between arms, and the terms with extreme weights."""
     rows = [weight_row(results, arm) for arm in results.learners]
-    blocks, parts = {}, [pd.DataFrame(rows)]
-    if any(row["seeds"] for row in rows):
-        blocks[_CAPTION] = pd.DataFrame([_shown(results, row) for row in rows]).fillna("")
+    blocks = {_CAPTION: pd.DataFrame([_shown(results, row) for row in rows]).fillna("")}
+    parts = [pd.DataFrame(rows)]
     compared = comparison(results)
     if compared is not None:
         caption = (
@@ -158,14 +136,14 @@ def weight_tables(results: PpiResults) -> Tables:
         )
         blocks[caption] = _wide_comparison(results, compared)
         parts.append(compared)
-    for arm, weights in _measured(results, results.weights).items():
-        table = ranked(results, weights)
+    for arm in results.learners:
+        table = ranked(results, results.weights(arm))
         parts.append(table.assign(arm=arm))
         caption = (
             f"PT tasks of the highest and of the lowest weight, {results.label(arm)}: mean over PT seeds, and its range"
         )
         blocks[caption] = _ends(table)
-    return Tables(blocks or {_CAPTION: pd.DataFrame({"arm": []})}, numbers_of(results.name, parts))
+    return Tables(blocks, numbers_of(results.name, parts))
 
 
 _CAPTION = (
@@ -182,8 +160,8 @@ def comparison(results: PpiResults) -> pd.DataFrame | None:
     The result is None if one of them was not run.
     """
     try:
-        ours, others = (results.weights(arm) for arm in COMPARED)
-    except (NotMeasuredError, KeyError):
+        ours, others = map(results.weights, COMPARED)
+    except NotMeasuredError:
         return None
     rows = []
     for seed in ours.columns.intersection(others.columns):
@@ -214,14 +192,11 @@ def ranked(results: PpiResults, weights: pd.DataFrame) -> pd.DataFrame:
 
 def draw_weights(results: PpiResults) -> Figure:
     """Draw histograms of the weights, the arms that the paper compares, and the weights over PT."""
-    panels, weights = list[Panel](), _measured(results, results.weights)
-    if weights:
-        panels.append(partial(_histograms, results, weights))
+    panels: list[Panel] = [partial(_histograms, results)]
     compared = comparison(results)
     if compared is not None:
-        panels.append(partial(_scatter, results, weights[COMPARED[0]], weights[COMPARED[1]], compared))
-    if bands := _measured(results, partial(_band, results)):
-        panels.append(partial(_trajectories, results, bands))
+        panels.append(partial(_scatter, results, compared))
+    panels.append(partial(_trajectories, results))
     drawn, axes = figures.panels(len(panels), width=4.9, height=3.4)
     for axis, panel in zip(axes, panels, strict=True):
         panel(axis)
@@ -245,10 +220,9 @@ def weight_claims(results: PpiResults) -> Iterator[Comparison]:
 
 def _shown(results: PpiResults, row: dict[str, float | str]) -> dict[str, object]:
     """Return a row of `weight_row` as it stands in the table."""
-    shown: dict[str, object] = {"arm": results.label(str(row["arm"])), "PT seeds": row["seeds"]}
-    if not row["seeds"]:
-        return shown
-    shown |= {
+    shown: dict[str, object] = {
+        "arm": results.label(str(row["arm"])),
+        "PT seeds": row["seeds"],
         "below 0.5 (%)": f"{float(row['below_half']):.0f}",
         "above 1.5 (%)": f"{float(row['above_one_and_a_half']):.0f}",
         "median": f"{float(row['median']):.2f}",
@@ -290,18 +264,19 @@ def _ends(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _histograms(results: PpiResults, weights: Mapping[str, pd.DataFrame], axis: Axes) -> None:
+def _histograms(results: PpiResults, axis: Axes) -> None:
     look = results.looks()
     with figures.style():
-        for arm, table in weights.items():
-            values = table.to_numpy(dtype=float).ravel()
+        for arm in results.learners:
+            values = results.weights(arm).to_numpy(dtype=float).ravel()
             label, colour, _, line = look[arm]
             figures.histogram(axis, values, EDGES, label, colour, alpha=0.12, linewidth=1.8, linestyle=line)
         axis.set(xlabel="learned weight", ylabel="share of PT tasks (%)")
     figures.title(axis, "weights at the end, all PT seeds")
 
 
-def _scatter(results: PpiResults, ours: pd.DataFrame, others: pd.DataFrame, compared: pd.DataFrame, axis: Axes) -> None:
+def _scatter(results: PpiResults, compared: pd.DataFrame, axis: Axes) -> None:
+    ours, others = map(results.weights, COMPARED)
     colour, limits = results.looks()[COMPARED[0]].colour, (-0.05, 2.05)
     with figures.style():
         for seed in compared["seed"]:
@@ -314,23 +289,14 @@ def _scatter(results: PpiResults, ours: pd.DataFrame, others: pd.DataFrame, comp
     figures.title(axis, f"weights of each task; median of\n|difference| {apart:.2f}{beside}")
 
 
-def _band(results: PpiResults, arm: str) -> pd.DataFrame:
-    """Return quantiles of the weights over meta-iterations, means over PT seeds: lower, centre, upper.
-
-    Raises NotMeasuredError if no PT run has recorded them.
-    """
-    found = [results.by_seed(arm, name, FULL_ACCESS).mean(axis=1, skipna=False) for name in QUANTILES]
-    return pd.DataFrame(dict(zip(("lower", "centre", "upper"), found, strict=True)))
-
-
-def _trajectories(results: PpiResults, bands: Mapping[str, pd.DataFrame], axis: Axes) -> None:
+def _trajectories(results: PpiResults, axis: Axes) -> None:
     look = results.looks()
     with figures.style():
-        for arm, band in bands.items():
+        for arm, (name, share) in product(results.learners, QUANTILES.items()):
             label, colour, _, line = look[arm]
-            axis.plot(band.index, band["centre"], color=colour, linewidth=2.2, linestyle=line, label=label)
-            for end in ("lower", "upper"):
-                axis.plot(band.index, band[end], color=colour, linewidth=0.9, linestyle=line)
+            mean = results.by_seed(arm, name, FULL_ACCESS).mean(axis=1, skipna=False)
+            own: Any = {"linewidth": 2.2, "label": label} if share == 0.5 else {"linewidth": 0.9}
+            axis.plot(mean.index, mean, color=colour, linestyle=line, **own)
         axis.set(xlabel="meta-iteration", ylabel="weight: median, and\n10 % and 90 % (thin)", ylim=(-0.05, 2.05))
         axis.margins(x=0)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
