@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -18,7 +17,6 @@ from metapt.domains.ppi.config import ArmsSection, PpiSettings, PretrainedPpiArm
 from metapt.domains.ppi.jobs import PpiJobs
 from metapt.domains.ppi.results import BASELINE, LEARNED, PpiResults, task_names
 from metapt.domains.ppi.stages import FULL_ACCESS, TASK_AUROC
-from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import BEYOND_THE_PAPER, NOT_BELOW, Comparison
 from metapt.evaluation.experiment import Experiment, Needs
@@ -97,13 +95,11 @@ def transfer(results: PpiResults, arm: str, evaluation: str) -> TaskTransfer:
 
 
 def transfers(results: PpiResults) -> dict[str, dict[str, TaskTransfer]]:
-    """Return what PT does to each FT task, by arm and evaluation, as far as it was measured."""
-    found: dict[str, dict[str, TaskTransfer]] = {}
-    for arm, evaluation in product(controls(results.arms, results.config), results.config.evaluations):
-        with suppress(NotMeasuredError):
-            measured = transfer(results, arm, evaluation)
-            found.setdefault(arm, {})[evaluation] = measured
-    return found
+    """Return what PT does to each FT task, by arm and evaluation."""
+    return {
+        arm: {evaluation: transfer(results, arm, evaluation) for evaluation in results.config.evaluations}
+        for arm in controls(results.arms, results.config)
+    }
 
 
 def transfer_tables(results: PpiResults) -> Tables:
@@ -138,15 +134,12 @@ def transfer_tables(results: PpiResults) -> Tables:
         "class, or a run that diverged. Share that loses: mean ± standard error over PT seeds, each the mean of its FT "
         "runs. Changes in percentage points"
     )
-    nothing = pd.DataFrame({"arm": list(results.arms)})
-    return Tables({caption: pd.DataFrame(shown) if shown else nothing}, numbers_of(results.name, parts or [nothing]))
+    return Tables({caption: pd.DataFrame(shown)}, numbers_of(results.name, parts))
 
 
 def draw_transfer(results: PpiResults) -> Figure:
     """Draw the test AUROC of each FT task with PT over that without PT; tasks below the diagonal lose."""
     found = transfers(results)
-    if not found:
-        raise DataError(f"{results.name} has no FT run with the AUROC of single tasks, with PT and without.")
     columns = next((count for count in (5, 4, 3) if len(found) % count == 0), min(4, len(found)))
     drawn, axes = figures.panels(columns=columns, rows=-(-len(found) // columns), width=3.7, height=3.8)
     for axis, arm in zip(axes, found, strict=False):
@@ -196,9 +189,7 @@ def _by_seed(aurocs: pd.DataFrame) -> pd.DataFrame:
 def _panel(axis: Axes, results: PpiResults, arm: str, measured: dict[str, TaskTransfer]) -> None:
     lines = []
     with figures.style():
-        for place, evaluation in enumerate(results.config.evaluations):
-            if (found := measured.get(evaluation)) is None:
-                continue
+        for place, (evaluation, found) in enumerate(measured.items()):
             colour, table = figures.colour(place), found.tasks
             marker, words = figures.MARKERS[place], EVALUATIONS[evaluation]
             axis.scatter(table["without"], table["with"], s=22, color=colour, marker=marker, alpha=0.75, label=words)
