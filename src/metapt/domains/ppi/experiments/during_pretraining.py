@@ -25,7 +25,6 @@ from metapt.domains.ppi.config import (
 )
 from metapt.domains.ppi.results import LEARNED, PAIRED, PpiResults, wide_differences
 from metapt.domains.ppi.stages import FULL_ACCESS, ONLINE
-from metapt.errors import DataError
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import NOT_BELOW, Comparison
 from metapt.evaluation.experiment import Experiment, Needs
@@ -61,20 +60,17 @@ def trains_head(arm: Arm) -> bool:
 
 
 def ends(results: PpiResults) -> pd.DataFrame:
-    """Return the AUROC at the end of PT of each arm that was measured, and the paper's.
+    """Return the AUROC at the end of PT of each arm that trains an FT head, and the paper's.
 
     Columns: evaluation (a key of `ONLINE`), arm, mean, seed_standard_error, seeds, paper_mean.
     """
     rows = []
-    for arm in results.arms:
-        for which, metric in ONLINE.items():
-            try:
-                e = estimate_mean(results.pretraining(arm, metric, FULL_ACCESS).to_numpy(dtype=float))
-            except NotMeasuredError:
-                continue
+    for arm, (which, metric) in product(results.arms, ONLINE.items()):
+        if trains_head(results.config.arms[arm]):
+            e = estimate_mean(results.pretraining(arm, metric, FULL_ACCESS).to_numpy(dtype=float))
             row = {"evaluation": which, "arm": arm, "mean": e.mean, "seed_standard_error": e.standard_error}
             rows.append(row | {"seeds": e.n, "paper_mean": _papers(results, arm, which)})
-    return pd.DataFrame(rows, columns=["evaluation", "arm", "mean", "seed_standard_error", "seeds", "paper_mean"])
+    return pd.DataFrame(rows)
 
 
 def online_tables(results: PpiResults) -> Tables:
@@ -176,10 +172,8 @@ def _trajectories(axis: Axes, results: PpiResults, which: str) -> None:
 def _ends(results: PpiResults) -> Figure:
     table = ends(results)
     drawn, axes = figures.panels(columns=2, width=5.4, height=max(2.2, 0.5 * len(results.arms) + 1.1))
-    for axis, (which, metric) in zip(axes, ONLINE.items(), strict=True):
+    for axis, which in zip(axes, ONLINE, strict=True):
         ours = table[table["evaluation"] == which]
-        if ours.empty:
-            raise DataError(f"No PT run of {results.name} has measured {metric!r}.")
         theirs = ours.assign(mean=ours["paper_mean"], seed_standard_error=math.nan).dropna(subset="mean")
         dots(axis, ours, theirs, results.label, f"{which} AUROC (%)")
     figures.legend_above(drawn, axes)
