@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 
 
 class Calling(nn.Module):
-    """Modules as one, which calls a function of them. So `torch.func.functional_call` replaces the tensors of all."""
+    """Modules as one, which calls a function of them. So `called_with` replaces the tensors of all."""
 
     def __init__(self, **modules: nn.Module) -> None:
         super().__init__()
@@ -31,6 +32,25 @@ class Calling(nn.Module):
     def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return `function(*modules, *arguments)`."""
         return function(*self._modules.values(), *arguments)
+
+
+def called_with(module: nn.Module, values: dict[str, Tensor], *arguments: Any) -> Any:
+    """Return the result of `torch.func.functional_call`, also of modules that are at several places.
+
+    torch would exchange the tensors of such a module once for each place, and leave the given ones there. `values` has
+    tensors by the first name of each, and gets the new ones of buffers that the module assigns anew.
+    """
+    places: dict[int, str] = {}  # the first one of each tensor
+    given = {}
+    for path, part in module.named_modules():
+        own = {"recurse": False, "remove_duplicate": False}
+        for name, value in (*part.named_parameters(**own), *part.named_buffers(**own)):
+            place = f"{path}.{name}" if path else name
+            if (first := places.setdefault(id(value), place)) in values:
+                given[place] = values[first]
+    result = functional_call(module, given, arguments, tie_weights=False)
+    values |= {place: given[place] for place in values}
+    return result
 
 
 def tensors(encoder: nn.Module, head: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:

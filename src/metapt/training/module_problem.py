@@ -9,12 +9,21 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.utils import parametrize
 from torch.utils import checkpoint
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained
-from metapt.hypergrad.modules import HEAD, Calling, check_alike, check_module, own, remembered, set_modes, warn_of_modes
+from metapt.hypergrad.modules import (
+    HEAD,
+    Calling,
+    called_with,
+    check_alike,
+    check_module,
+    own,
+    remembered,
+    set_modes,
+    warn_of_modes,
+)
 from metapt.hypergrad.nested import listed
 from metapt.hypergrad.params import gpus_of
 from metapt.hypergrad.problem import Checked
@@ -177,7 +186,7 @@ class ModuleProblem:
             with recomputed_with(module, values), ExitStack() as hooks:
                 for part in others:
                     hooks.enter_context(part.register_forward_pre_hook(refuse))
-                result: Tensor = functional_call(module, values, (self._functions[function], *arguments))
+                result: Tensor = called_with(module, values, self._functions[function], *arguments)
             return result
 
         whole = set() if function in self._called else {part for each in self.modules for part in each.modules()}
@@ -304,7 +313,7 @@ def recomputed_with(module: nn.Module, values: Params) -> Iterator[None]:
             tensors = values | {name: value.clone() for name, value in before.items()}
             try:
                 with recomputed_with(module, tensors):
-                    return functional_call(module, tensors, (lambda *_: function(*arguments, **named),))
+                    return called_with(module, tensors, lambda *_: function(*arguments, **named))
             finally:
                 set_modes(now)
 

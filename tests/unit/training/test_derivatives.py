@@ -244,6 +244,20 @@ def test_a_problem_of_dictionaries_is_tried_once_and_that_it_is_tested_is_not_in
     assert first > len(calls) - first == 1
 
 
+def test_the_check_prints_what_it_finds_right_and_raises_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = toys.arguments(problem(), finetuning=FittedHead(l2=0.1))
+    before = arguments[1].state_dict()
+    metapt.check(*arguments)
+    printed = capsys.readouterr().out
+    assert "encoder: 0.weight, 0.bias, 2.weight, 2.bias: 24 numbers, float64 on cpu" in printed
+    assert printed.count("right: ") == 15
+    assert "hypergradient of w: norm" in printed
+    assert arguments[1].state_dict() == before
+    with pytest.raises(ValueError, match="encode returned a tensor that depends on none of its parameters"):
+        metapt.check(*toys.arguments(problem(encode=lambda encoder, batch: encoder(batch[0]).detach())))
+    assert capsys.readouterr().out.count("right: ") == 3
+
+
 def test_check_says_where_the_comparison_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     toy = problem()
     gaps = Gap(1e-8, agrees=True, differs=False), Gap(0.3, agrees=False, differs=False)

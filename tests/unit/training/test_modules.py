@@ -407,21 +407,29 @@ def test_a_teacher_outside_of_the_modules_is_told(way: str) -> None:
     toys.pretrained(problem(toys.body(30), pretrain_loss=loss), 1)
 
 
+def twice() -> nn.Sequential:
+    """An encoder with modules at two places."""
+    parts = nn.Sequential(linear(10), norm(), nn.PReLU(dtype=DTYPE))
+    return nn.Sequential(*parts, parts)
+
+
+@pytest.mark.parametrize("encoder", [nn.Sequential(linear(10), norm()), twice()])
 @right("the modules after PT and hypergradients: they have their own tensors, as before")
-def test_the_modules_stay_as_they_are() -> Any:
-    encoder = nn.Sequential(linear(10), norm())
-    before = copy.deepcopy(encoder.state_dict())
+def test_the_modules_stay_as_they_are(encoder: nn.Module) -> Any:
+    before, own = copy.deepcopy(encoder.state_dict()), [*encoder.parameters(), *encoder.buffers()]
     toy = problem(encoder)
     toys.pretrained(toy)
     gradient(toy)
+    assert all(now is then for now, then in zip((*encoder.parameters(), *encoder.buffers()), own, strict=True))
     return encoder.state_dict(), before
 
 
 # What the modules compute, and what is loaded into them
 
 
-def test_pretraining_loads_into_the_modules_what_torch_would_have_trained_there() -> None:
-    encoder, head = nn.Sequential(linear(10), norm(), nn.Tanh()), nn.Sequential(linear(14), norm(), linear(20, 3, 2))
+@pytest.mark.parametrize("encoder", [nn.Sequential(linear(10), norm(), nn.Tanh()), twice()])
+def test_pretraining_loads_into_the_modules_what_torch_would_have_trained_there(encoder: nn.Module) -> None:
+    head = nn.Sequential(linear(14), norm(), linear(20, 3, 2))
     theirs = copy.deepcopy((encoder, head))
     toy = problem(encoder, head=head)
     trained = toys.pretrained(toy, 5)
@@ -434,7 +442,7 @@ def test_pretraining_loads_into_the_modules_what_torch_would_have_trained_there(
     for ours, plain in zip((encoder, head), theirs, strict=True):
         for name, value in plain.state_dict().items():
             torch.testing.assert_close(ours.state_dict()[name], value)
-    assert int(encoder[1].num_batches_tracked) == 5
+    assert int(head[1].num_batches_tracked) == 5
     features = toy.encode({**trained.encoder, **trained.buffers}, (X, Y))
     torch.testing.assert_close(features, encoder.eval()(X))
     assert torch.equal(toy.head_loss(toy.head, features, (X, Y)), toys.finetune_loss(toy.modules[2], features, (X, Y)))
@@ -553,20 +561,6 @@ def test_other_modules_are_not_loaded_into_and_a_mapping_needs_a_function_that_e
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items()), "as it was"
     with pytest.raises(TypeError, match="the FT minibatch is a mapping with the keys 'x', 'y'"):
         problem(encode=encode_first).encode(start.encoder, {"x": X, "y": Y})
-
-
-def test_the_check_prints_what_it_finds_right_and_raises_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = toys.arguments(problem(), finetuning=FittedHead(l2=0.1))
-    before = arguments[1].state_dict()
-    metapt.check(*arguments)
-    printed = capsys.readouterr().out
-    assert "encoder: 0.weight, 0.bias, 2.weight, 2.bias: 24 numbers, float64 on cpu" in printed
-    assert printed.count("right: ") == 15
-    assert "hypergradient of w: norm" in printed
-    assert arguments[1].state_dict() == before
-    with pytest.raises(ValueError, match="encode returned a tensor that depends on none of its parameters"):
-        metapt.check(*toys.arguments(problem(encode=lambda encoder, batch: encoder(batch[0]).detach())))
-    assert capsys.readouterr().out.count("right: ") == 3
 
 
 def test_each_row_of_the_page_has_a_test() -> None:
