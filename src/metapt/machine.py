@@ -73,28 +73,20 @@ def machine_name(device: str) -> str:
 
 def memory_in_use() -> int:
     """Return the memory of this process, bytes; 0 on systems without /proc."""
-    try:
-        return _status("VmRSS")
-    except OSError:
-        return 0
+    return _status("VmRSS", otherwise=0)
 
 
 def peak_memory() -> int:
     """Return the largest memory since `reset_peak_memory`, bytes; without /proc that since the process began."""
-    try:
-        return _status("VmHWM")
-    except OSError:
-        return peak_memory_since_start()
+    return _status("VmHWM", otherwise=peak_memory_since_start())
 
 
 def peak_memory_since_start() -> int:
     """Return the largest memory since the process began, bytes, whatever was reset."""
-    try:
-        own = _status("VmHWM")
-    except OSError:  # without /proc; on Linux it would be that of the parent, if that is larger
-        units = 1 if sys.platform == "darwin" else 1024
-        own = units * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return max(_peak_before_resets, own)
+    units = 1 if sys.platform == "darwin" else 1024
+    # not where there is /proc, since on Linux it is that of the parent, if that is larger
+    largest = units * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return max(_peak_before_resets, _status("VmHWM", otherwise=largest))
 
 
 def reset_peak_memory() -> int:
@@ -129,7 +121,10 @@ def release_free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _status(key: str) -> int:
-    """Return an entry of /proc/self/status, bytes. Raises OSError where there is none."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+def _status(key: str, otherwise: int) -> int:
+    """Return an entry of /proc/self/status, bytes; `otherwise` on systems without that file."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return otherwise
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
