@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -109,7 +109,7 @@ def _code(entry: str, package: Path) -> tuple[dict[str, Path], dict[_Symbol, str
         symbol = used.pop()
         module, name = symbol
         path = _path(module, package)
-        if symbol in definitions or module in modules or EXCLUDED.get(_pattern(module)) != MODELS or path is None:
+        if symbol in definitions or module in modules or excluded(module) != MODELS or path is None:
             continue
         read, defined = _read(path), _defined(_content(path).decode())
         definition = defined.get(name)
@@ -135,14 +135,9 @@ def imports(name: str, package: Path = PACKAGE) -> set[str]:
     return packages | {each.removeprefix(prefix) for each in _read(path).imports if each.startswith(prefix)}
 
 
-def excluded(name: str) -> bool:
-    """Return whether a module is in `EXCLUDED`."""
-    return _pattern(name) != ""
-
-
-def _pattern(name: str) -> str:
-    """Return the key of `EXCLUDED` that a module matches; an empty string if there is none."""
-    return next((pattern for pattern in EXCLUDED if fnmatchcase(name, pattern)), "")
+def excluded(name: str) -> str:
+    """Return why a module is in `EXCLUDED`; an empty string if it is not."""
+    return next((reason for pattern, reason in EXCLUDED.items() if fnmatchcase(name, pattern)), "")
 
 
 def _path(name: str, package: Path) -> Path | None:
@@ -184,8 +179,18 @@ def _parsed(text: str) -> _Module:
 
 @cache
 def _defined(text: str) -> dict[str, _Definition]:
-    """Return what a module defines, by name."""
-    return dict(_definitions(_simplified(text)[0]))
+    """Return functions, constants and classes of a module by name; of a class, bases and what its body computes."""
+    found: dict[str, _Definition] = {}
+    for node in _simplified(text)[0].body:
+        match node:
+            case ast.FunctionDef():
+                found[node.name] = _definition([node])
+            case ast.ClassDef():
+                found[node.name] = _definition([*node.bases, *(each for each in node.body if _computes(each))])
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found |= {target.id: _definition([node]) for target in targets if isinstance(target, ast.Name)}
+    return found
 
 
 def _dump(node: Any) -> str:
@@ -201,21 +206,6 @@ def _dump(node: Any) -> str:
     fields = ((name, getattr(node, name, None)) for name in sorted(node._fields) if name != "kind")  # of u"text"
     filled = [f"{name}={_dump(value)}" for name, value in fields if value is not None and value != []]
     return f"{type(node).__name__}({', '.join(filled)})"
-
-
-def _definitions(tree: ast.Module) -> Iterator[tuple[str, _Definition]]:
-    """Yield functions, constants and classes of a module; of a class, bases and what its body computes."""
-    for node in tree.body:
-        match node:
-            case ast.FunctionDef():
-                yield node.name, _definition([node])
-            case ast.ClassDef():
-                yield node.name, _definition([*node.bases, *(each for each in node.body if _computes(each))])
-            case ast.Assign() | ast.AnnAssign():
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                for target in targets:
-                    if isinstance(target, ast.Name):
-                        yield target.id, _definition([node])
 
 
 def _definition(nodes: list[Any]) -> _Definition:
