@@ -109,7 +109,7 @@ def validate(raw: Mapping[str, Any], places: Places | None = None) -> Config:
         resolved = _with_arms(SCHEMA, "", plainly)
         return Config.model_validate_json(json.dumps(resolved), strict=True)
     except _Illegal as error:
-        wrong = {error.key: error.said}
+        wrong = dict([error.args])
     except ValidationError as error:
         wrong = sentences(error, SCHEMA, resolved, plainly)
     raise ConfigError("\n".join(f"{_place(key, places or {})}{key}{said}" for key, said in wrong.items()))
@@ -138,11 +138,7 @@ def _number(text: str) -> float:
 
 
 class _Illegal(Exception):
-    """What is wrong with a key, before pydantic has seen it."""
-
-    def __init__(self, key: str, said: str) -> None:
-        super().__init__(key, said)
-        self.key, self.said = key, said
+    """A key, and what is wrong with it, before pydantic has seen it."""
 
 
 def _with_arms(node: Json, path: str, raw: Json) -> Json:

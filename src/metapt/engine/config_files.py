@@ -49,7 +49,7 @@ def read(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> tup
     merged: dict[str, Any] = {}
     places: Places = {}
     for path in paths:
-        merged = merge(merged, _content(path, places))
+        merged = merge(merged, read_one(path, places))
     merged = merge(merged, _typed(changes or {}, (), places))
     if "results" not in merged:
         names = " ".join(_short(path) for path in paths)
@@ -58,11 +58,6 @@ def read(paths: Sequence[Path], changes: Mapping[str, Any] | None = None) -> tup
             f"name that one first, as in `--configfile config/config.yaml {names}` (or config/paper.yaml)."
         )
     return merged, places
-
-
-def read_one(path: Path) -> dict[str, Any]:
-    """Return the content of one YAML file, which need not be a whole config. Raises ConfigError as `read`."""
-    return _content(path, {})
 
 
 def check_command_line() -> None:
@@ -119,8 +114,11 @@ def _typed(value: Any, keys: Keys, places: Places) -> Any:
     return loader.construct_object(yaml.ScalarNode(loader.resolve(yaml.ScalarNode, value, (True, False)), value))
 
 
-def _content(path: Path, places: Places) -> dict[str, Any]:
-    """Return what a file says, and add its keys to `places`. Raises ConfigError as `read`."""
+def read_one(path: Path, places: Places | None = None) -> dict[str, Any]:
+    """Return the content of one YAML file, which need not be a whole config, and add its keys to `places`.
+
+    Raises ConfigError as `read`.
+    """
     name = _short(path)
     try:
         with open(path, "rb", opener=regular) as file:
@@ -128,7 +126,7 @@ def _content(path: Path, places: Places) -> dict[str, Any]:
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{name} must be a section (keys with values), as config/README.md shows.")
-        _note(node, (), name, places)
+        _note(node, (), name, {} if places is None else places)
         return dict(loader.construct_document(node))
     except OSError as error:
         raise ConfigError(f"{name} can't be read: {error.strerror}.") from error
