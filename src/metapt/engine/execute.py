@@ -103,7 +103,8 @@ def execute(job: Job, *, gpus: int = 0, require_gpu: bool = False, code: str | N
                 log.exception("error: the job %s broke off", job.name)
         try:
             if job.record:
-                records.write(Path(job.record), _record(job, state, device, wall_time, sums, code, tf32))
+                found = {"sha256": sums, "tf32": tf32, "wall_time_s": round(wall_time, 3), "state": state}
+                records.write(Path(job.record), _record(job, device, code) | found)
         except MetaptError as error:
             state = f"error: {error}"
             log.error(state)
@@ -301,15 +302,8 @@ def _logged(job: Job) -> Iterator[None]:
         log.propagate = True
 
 
-def _record(
-    job: Job,
-    state: str,
-    device: str,
-    wall_time: float,
-    sums: dict[str, dict[str, str]],
-    code: str | None,
-    tf32: Json | None,
-) -> Json:
+def _record(job: Job, device: str, code: str | None) -> Json:
+    """Return what a record says of a job and of the process that has run it."""
     return {
         "stage": job.stage,
         "name": job.name,
@@ -318,16 +312,12 @@ def _record(
         "code": code,
         "inputs": job.inputs,
         "outputs": job.outputs,
-        "sha256": sums,
         "machine": {"device": device, "threads": job.threads, "name": _machine_name(device), "cpus": os.cpu_count()},
-        "tf32": tf32,
         "versions": _versions(),
         "revision": _revision(),
-        "wall_time_s": round(wall_time, 3),
         "cpu_time_s": round(sum(os.times()[:4]), 3),  # with the start of the process and with its children
         "peak_memory_bytes": peak_memory_since_start(),
         "peak_gpu_memory_bytes": sys.modules["torch"].cuda.max_memory_allocated() if device == "cuda" else None,
-        "state": state,
     }
 
 
