@@ -113,7 +113,7 @@ class Jobs(Generic[S]):
         folder = f"{self.place.raw}/{self.domain}-{source}"
         outputs = {file: f"{folder}/{file}" for file in files}
         entry, settings = f"domains.{self.domain}.data.simulate", SimulateSettings(source=source)
-        return self._made("simulate", name, entry, folder, settings, {}, outputs)
+        return self._made("simulate", name, entry, folder, settings, outputs=outputs)
 
     def prepare(
         self,
@@ -132,7 +132,7 @@ class Jobs(Generic[S]):
         name, entry = f"{self.domain}/data/{source}", f"domains.{self.domain}.data.{module}"
         folder = self.folder(f"data/{source}")
         outputs = {output: f"{folder}/{file}" for output, file in files.items()}
-        return self._made("prepare", name, entry, folder, settings, inputs, outputs, **limits)
+        return self._made("prepare", name, entry, folder, settings, inputs=inputs, outputs=outputs, **limits)
 
     def training(
         self,
@@ -155,23 +155,13 @@ class Jobs(Generic[S]):
             settings = settings.model_copy(update={"checkpoint": f"{self.place.results}/.resume/{name}.pt"})
         outputs = {"pretrained": f"{folder}/pretrained.pt"} if stage == "pretrain" else {}
         outputs |= {"metrics": f"{folder}/metrics.csv", "series": f"{folder}/series.csv"}
-        return self._made(stage, name, entry, folder, settings, inputs, outputs, **limits)
+        return self._made(stage, name, entry, folder, settings, inputs=inputs, outputs=outputs, **limits)
 
-    def _made(
-        self,
-        stage: str,
-        name: str,
-        entry: str,
-        folder: str,
-        settings: JobSettings,
-        inputs: Files,
-        outputs: Files,
-        **limits: Any,
-    ) -> Job:
-        """Return the job of this name, with record and log in its folder."""
+    def _made(self, stage: str, name: str, entry: str, folder: str, settings: JobSettings, **rest: Any) -> Job:
+        """Return the job of this name, with record and log in its folder; `rest` are further fields of the `Job`."""
 
         def make() -> Job:
             own = plain(settings.model_copy(update={"domain": self.domain}))
-            return Job(stage, name, entry, own, inputs, outputs, f"{folder}/run.json", f"{folder}/log.txt", **limits)
+            return Job(stage, name, entry, own, record=f"{folder}/run.json", log=f"{folder}/log.txt", **rest)
 
         return self.once(name, make)
