@@ -154,22 +154,21 @@ class Arms:
     def __init__(self, explained: Mapping[str, str]) -> None:
         self._explained = explained  # what an arm is, by its name or label
         names = "|".join(re.escape(escape(name)) for name in sorted(explained, key=len, reverse=True))
-        self._names = re.compile(rf"(?<![\w-])(?:{names})(?![\w-])") if names else None
+        self._names = f"(?:{names or '(?!)'})"  # without a name nothing matches
 
     def in_text(self, text: str) -> Markup:
         """Return a text as HTML, with each name of an arm explained."""
-        safe = str(escape(text))
-        return Markup(safe if self._names is None else self._names.sub(lambda found: self._abbr(found[0]), safe))
+        return self._with_abbr(rf"(?<![\w-]){self._names}(?![\w-])", str(escape(text)))
 
     def in_cells(self, html: str) -> Markup:
         """Return a table in HTML, with each cell that is the name of an arm explained."""
-        return Markup(re.sub(r"(?<=<td>)[^<]+(?=</td>)", lambda found: self._cell(found[0]), html))
+        return self._with_abbr(rf"(?<=<td>){self._names}(?=</td>)", html)
 
-    def _cell(self, text: str) -> str:
-        return self._abbr(text) if self._names is not None and self._names.fullmatch(text) else text
+    def _with_abbr(self, pattern: str, html: str) -> Markup:
+        def abbr(found: re.Match[str]) -> str:
+            return f'<abbr title="{escape(self._explained[Markup(found[0]).unescape()])}">{found[0]}</abbr>'
 
-    def _abbr(self, name: str) -> str:
-        return f'<abbr title="{escape(self._explained[Markup(name).unescape()])}">{name}</abbr>'
+        return Markup(re.sub(pattern, abbr, html))
 
 
 def _shown(cells: pd.DataFrame) -> str:
