@@ -9,12 +9,12 @@ are the labels of its axes, with units: "learned mean (degrees)".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence, Sized
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-import matplotlib
+import matplotlib.style
 import numpy as np
 import pandas as pd
 from cycler import cycler
@@ -77,13 +77,9 @@ def looks(labels: Mapping[str, str], styles: Mapping[str, Style]) -> dict[str, L
     return found
 
 
-@contextmanager
-def style() -> Iterator[None]:
+def style() -> AbstractContextManager[None]:
     """Apply the common style inside the `with`, on top of matplotlib's defaults, whatever the user has set."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
-        yield
+    return matplotlib.style.context(_STYLE, after_reset=True)
 
 
 def colour(index: int) -> str:

@@ -29,8 +29,6 @@ CONFIDENCE = 1 - LEVEL
 POWER = 0.8
 """Power at which a difference counts as one that could have been seen."""
 
-Vector = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -230,7 +228,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return list(adjusted.tolist())
 
 
-def _vector(values: ArrayLike) -> Vector:
+def _vector(values: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(values, dtype=np.float64)
 
 
