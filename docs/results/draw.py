@@ -26,20 +26,19 @@ from metapt.domains.ecg.augment import Policy, warp
 from metapt.domains.ecg.config import MILD_WARP, Warp
 from metapt.domains.ecg.data.sources import LEADS, read_signals
 from metapt.evaluation import figures, headroom_report
-from metapt.evaluation.statistics import estimate_mean
+from metapt.evaluation.statistics import Estimate, estimate_mean
 from metapt.twostage.quantities import EVALUATIONS
 
 HERE = Path(__file__).parent
 BLUE, RED, GREEN, *_ = figures.PALETTE
 
 
-def row(axis: Axes, place: float, seeds: Any, mean: float, low: float, high: float, colour: str = BLUE) -> None:
+def row(axis: Axes, place: float, seeds: list[float], found: Estimate) -> None:
     """Draw the seeds, the mean and the interval of a row."""
-    once, seeds = figures.once, list(seeds)
-    known = once(axis, "PT seed") if seeds else None
-    axis.plot(seeds, [place + 0.25] * len(seeds), "o", color=colour, ms=4.5, alpha=0.4, mew=0, label=known)
-    axis.plot([low, high], [place, place], color=colour, lw=3, alpha=0.9, solid_capstyle="butt")
-    axis.plot(mean, place, "o", color=colour, ms=8, label=once(axis, "mean, 95 % interval"))
+    known = figures.once(axis, "PT seed") if seeds else None
+    axis.plot(seeds, [place + 0.25] * len(seeds), "o", color=BLUE, ms=4.5, alpha=0.4, mew=0, label=known)
+    axis.plot([found.low, found.high], [place, place], color=BLUE, lw=3, alpha=0.9, solid_capstyle="butt")
+    axis.plot(found.mean, place, "o", color=BLUE, ms=8, label=figures.once(axis, "mean, 95 % interval"))
 
 
 def compared(axis: Axes, table: str, rows: list[tuple[str, str, str, str]], xlabel: str) -> None:
@@ -51,12 +50,23 @@ def compared(axis: Axes, table: str, rows: list[tuple[str, str, str, str]], xlab
         cell = known.loc[[(table, arm, control, evaluation)]]
         cell = cell[cell["text"].str.contains(f"3 x 16, {wrong} ") if wrong else ~cell["text"].str.contains("3 x 16")]
         found = pooled(int(cell["index"].iloc[0]))
-        row(axis, place, found.seeds, *found.shown())
+        row(axis, place, found.seeds, found.shown())
         paper, _ = papers(found.row)
         if np.isfinite(paper):
             axis.plot(paper, place, "D", color=RED, ms=7, mfc="white", mew=1.8, label=figures.once(axis, "the paper"))
     axis.axvline(0, color=figures.INK, lw=1, zorder=1.5)
     figures.named_rows(axis, [label for label, *_ in rows], xlabel)
+
+
+def both(table: str, rows: list[tuple[str, str, str]], xlabel: str, height: float) -> Figure:
+    """Draw comparisons (label, arm, control) in both evaluations."""
+    figure, axes = figures.panels(2, width=4.6, height=height)
+    for axis, evaluation in zip(axes, (FT, LINEAR), strict=True):
+        compared(axis, table, [(*each, evaluation) for each in rows], xlabel)
+        axis.set_title(EVALUATIONS[evaluation])
+    axes[1].set_yticklabels([])
+    figures.legend_above(figure, axes)
+    return figure
 
 
 def gains() -> Figure:
@@ -93,13 +103,7 @@ def ecg() -> Figure:
         ("search of the temperature", "temperature_search", "simclr"),
         ("temperature of 0.125", "simclr-low_temperature", "simclr"),
     ]
-    figure, axes = figures.panels(2, width=4.6, height=3.4)
-    for axis, evaluation in zip(axes, (FT, LINEAR), strict=True):
-        compared(axis, "ecg", [(*each, evaluation) for each in rows], "points of test AUROC over SimCLR")
-        axis.set_title(EVALUATIONS[evaluation])
-    axes[1].set_yticklabels([])
-    figures.legend_above(figure, axes)
-    return figure
+    return both("ecg", rows, "points of test AUROC over SimCLR", height=3.4)
 
 
 def warps() -> Figure:
@@ -135,13 +139,7 @@ def graphs() -> Figure:
         ("changed learner", "meta-stable", "graph_supervised"),
         ("learned, over co-training", "meta", "cotrain"),
     ]
-    figure, axes = figures.panels(2, width=4.6, height=3.1)
-    for axis, evaluation in zip(axes, (FT, LINEAR), strict=True):
-        compared(axis, "ppi", [(*each, evaluation) for each in rows], "difference (points of test AUROC)")
-        axis.set_title(EVALUATIONS[evaluation])
-    axes[1].set_yticklabels([])
-    figures.legend_above(figure, axes)
-    return figure
+    return both("ppi", rows, "difference (points of test AUROC)", height=3.1)
 
 
 def mnist() -> Figure:

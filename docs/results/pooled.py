@@ -20,7 +20,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from metapt.evaluation.comparisons import LEAST_SEEDS, Criterion, at_least, at_most, p_values, within
-from metapt.evaluation.statistics import Estimate, holm
+from metapt.evaluation.statistics import Estimate, estimate, holm
 from metapt.evaluation.tables import paper_numbers
 
 HERE = Path(__file__).parent
@@ -48,14 +48,12 @@ class Pooled:
     seeds: list[float]
     lost: bool
 
-    @property
-    def ratio(self) -> bool:
-        return bool(self.row.scale)
-
-    def shown(self) -> tuple[float, float, float]:
-        """Return the estimate and the ends of its interval, as the pages have them."""
-        found = (self.estimate.mean, self.estimate.low, self.estimate.high)
-        return (math.exp(found[0]), math.exp(found[1]), math.exp(found[2])) if self.ratio else found
+    def shown(self) -> Estimate:
+        """Return the estimate as the pages have it: of logarithms the geometric mean, without its error."""
+        own = self.estimate
+        if not self.row.scale:
+            return own
+        return Estimate(math.exp(own.mean), math.nan, own.n, math.exp(own.low), math.exp(own.high))
 
 
 @cache
@@ -101,23 +99,20 @@ def claimed(row: Any, name: str) -> Group:
     return Group(n, mean, error**2 * n * (n - 1))
 
 
-def combined(groups: Sequence[Group]) -> tuple[float, float, int]:
-    """Return mean, standard error and degrees of freedom, with a fixed effect of the machine (protocol.md)."""
+def combined(groups: Sequence[Group]) -> Estimate:
+    """Return the estimate of groups, with a fixed effect of the machine (protocol.md)."""
     n, freedom = sum(each.n for each in groups), sum(each.n - 1 for each in groups)
     mean = sum(each.n * each.mean for each in groups) / n
-    return mean, math.sqrt(sum(each.squares for each in groups) / freedom / n), freedom
+    return estimate(mean, math.sqrt(sum(each.squares for each in groups) / freedom / n), freedom + 1)
 
 
 @cache
 def pooled(index: int) -> Pooled:
     """Return the estimate of a row of comparisons.csv."""
     row = COMPARISONS.iloc[index]
-    found = [group(row, part) for part in row.runs.split(" / ")]
-    mean, error, freedom = combined(found)
-    half = stdtrit(freedom, 0.975) * error
-    seeds = [float(value) for each in found if each.seeds is not None for value in each.seeds]
-    estimate = Estimate(mean, error, freedom + 1, mean - half, mean + half)
-    return Pooled(row, sum(each.n for each in found), estimate, seeds, "claims/" in row.runs)
+    groups = [group(row, part) for part in row.runs.split(" / ")]
+    seeds = [float(value) for each in groups if each.seeds is not None for value in each.seeds]
+    return Pooled(row, sum(each.n for each in groups), combined(groups), seeds, "claims/" in row.runs)
 
 
 def papers(row: Any) -> tuple[float, float]:

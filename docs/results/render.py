@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pooled import COMPARISONS, FT, LINEAR, Pooled, papers, pooled, runs, verdict
+from pooled import COMPARISONS, FT, LINEAR, papers, pooled, runs, verdict
 
 from metapt.evaluation import headroom_report
 from metapt.evaluation.headroom import headroom
@@ -36,10 +36,9 @@ def number(value: float) -> str:
     return f"{round(value, decimals) + 0.0:.{decimals}f}".translate(MINUS)
 
 
-def interval(found: Pooled) -> str:
+def spread(found: Estimate) -> str:
     """Return an estimate with its interval."""
-    mean, low, high = found.shown()
-    return spread(Estimate(mean, math.nan, found.n, low, high))
+    return f"{number(found.mean)} [{number(found.low)}, {number(found.high)}]"
 
 
 def paper(row: Any) -> str:
@@ -68,7 +67,7 @@ def comparisons(table: str) -> str:
         line = lines.setdefault(
             row.text, {"comparison": row.text + LOST * found.lost, "verdict": "", "n": str(found.n)}
         )
-        line[own] = interval(found) + (f" (paper {paper(row)})" if row.paper else "")
+        line[own] = spread(found.shown()) + (f" (paper {paper(row)})" if row.paper else "")
         if word := verdict(index):
             word = f"{heads[row.evaluation]}: {word}" if table == "ppi" else word
             line["verdict"] = "; ".join(filter(None, [line["verdict"], word]))
@@ -82,7 +81,7 @@ def answers() -> str:
     return markdown(
         {
             "question": row.summary + LOST * pooled(index).lost,
-            "ours [95 %]": interval(pooled(index)),
+            "ours [95 %]": spread(pooled(index).shown()),
             "n": str(pooled(index).n),
             "paper": paper(row),
             "verdict": verdict(index) or "–",
@@ -107,7 +106,7 @@ def size() -> str:
         name = {FT: "FT", LINEAR: "linear"}[claim.evaluation]
         rows.append([f"{name}, ours at the paper's size", *levels, words, str(claim.n)])
     levels = [number(small[FT, arm].mean()) for arm in ("no_pt", "simclr")]
-    rows.insert(2, ["FT, ours at width 8", *levels, interval(pooled(first)), str(pooled(first).n)])
+    rows.insert(2, ["FT, ours at width 8", *levels, spread(pooled(first).shown()), str(pooled(first).n)])
     return markdown(dict(zip(head, row, strict=True)) for row in rows)
 
 
@@ -186,11 +185,6 @@ def gains() -> str:
                 "settings explain (%)": f"{share.share:.0f} [{share.low:.0f}, {share.high:.0f}]",
             })  # fmt: skip
     return markdown(rows)
-
-
-def spread(found: Estimate) -> str:
-    """Return an estimate with its interval."""
-    return f"{number(found.mean)} [{number(found.low)}, {number(found.high)}]"
 
 
 ESTIMATES = {

@@ -76,9 +76,9 @@ def test_pooling_has_a_fixed_effect_of_the_machine() -> None:
     assert found.estimate.mean == pytest.approx(d.mean())
     assert found.estimate.standard_error == pytest.approx(d.std(ddof=1) / len(d) ** 0.5)  # one machine
     two = POOLED.Group(2, 1.0, 0.5), POOLED.Group(3, -1.0, 1.5)
-    mean, error, freedom = POOLED.combined(two)
-    assert (mean, freedom) == (pytest.approx(-0.2), 3)
-    assert error == pytest.approx((2.0 / 3 / 5) ** 0.5)
+    both = POOLED.combined(two)
+    assert (both.mean, both.n - 1) == (pytest.approx(-0.2), 3)
+    assert both.standard_error == pytest.approx((2.0 / 3 / 5) ** 0.5)
 
 
 def test_the_pages_are_short() -> None:
