@@ -19,13 +19,9 @@ rule download:
         "../envs/metapt.yaml"
     threads: DOWNLOAD.cores
     resources:
-        mem_mb=DOWNLOAD.mem_mb,
-        runtime=DOWNLOAD.minutes,
-        gpu=0,
+        **DOWNLOAD.resources,
     params:
-        job=DOWNLOAD.described,
-        config=DOWNLOAD.source,
-        code=DOWNLOAD.code,
+        **DOWNLOAD.params | {"config": DOWNLOAD.source},
     script:
         "../scripts/run_stage.py"
 
@@ -54,12 +50,8 @@ for _rule, (_folder, _files) in MADE.items():
             "../envs/metapt.yaml"
         threads: _asked.cores
         resources:
-            mem_mb=_asked.mem_mb,
-            runtime=_asked.minutes,
-            gpu=0,
+            **_asked.resources,
         params:
-            job=_asked.described,
-            config=_asked.config,
-            code=_asked.code,
+            **_asked.params,
         script:
             "../scripts/run_stage.py"

@@ -23,13 +23,9 @@ rule summarise:
         "../envs/metapt.yaml"
     threads: SUMMARISE.cores
     resources:
-        mem_mb=SUMMARISE.mem_mb,
-        runtime=SUMMARISE.minutes,
-        gpu=0,
+        **SUMMARISE.resources,
     params:
-        job=SUMMARISE.described,
-        config=SUMMARISE.config,
-        code=SUMMARISE.code,
+        **SUMMARISE.params,
         title=lambda wildcards: experiment(wildcards).title,
         figure_title=lambda wildcards: experiment(wildcards).figure_title or experiment(wildcards).title,
     script:
@@ -54,12 +50,8 @@ rule page:
         "../envs/metapt.yaml"
     threads: PAGE.cores
     resources:
-        mem_mb=PAGE.mem_mb,
-        runtime=PAGE.minutes,
-        gpu=0,
+        **PAGE.resources,
     params:
-        job=PAGE.described,
-        config=PAGE.config,
-        code=PAGE.code,
+        **PAGE.params,
     script:
         "../scripts/run_stage.py"
