@@ -100,37 +100,6 @@ def validate(rows: Rows | pd.DataFrame, where: str = "the metrics table") -> pd.
     return frame(_checked(rows, COLUMNS, where), COLUMNS)
 
 
-def select(
-    metrics: pd.DataFrame,
-    *,
-    experiment: str,
-    arm: str,
-    metric: str,
-    setting: str | None = None,
-    evaluation: str | None = None,
-) -> pd.Series[float]:
-    """Return the values of a cell of the metrics table, indexed by replicate.
-
-    `setting` and `evaluation` may be left out if only one cell remains. Raises NotMeasuredError if no row matches.
-    Raises DataError if rows of several cells match.
-    """
-    wanted = {"experiment": experiment, "arm": arm, "metric": metric, "setting": setting, "evaluation": evaluation}
-    wanted = {column: word for column, word in wanted.items() if word is not None}
-    found = metrics
-    for column, word in reversed(wanted.items()):  # the column that leaves fewest rows first
-        found = found[found[column] == word]
-    asked = ", ".join(f"{column} {word!r}" for column, word in wanted.items())
-    if found.empty:
-        raise NotMeasuredError(f"No run has measured {asked}.")
-    cells = found[CELL].drop_duplicates()
-    if len(cells) > 1:
-        several = "; ".join(f"setting {c.setting!r}, evaluation {c.evaluation!r}" for c in cells.itertuples())
-        raise DataError(
-            f"{asked} stands for {len(cells)} different numbers ({several}); name the setting and the evaluation."
-        )
-    return found.set_index("replicate")["value"]
-
-
 def _checked(rows: Rows | pd.DataFrame, columns: list[str], where: str) -> list[dict[str, Any]]:
     """Return the rows of a table with `columns`, in their types; an empty replicate is None. Raises as `validate`."""
     given = rows if isinstance(rows, Iterable) and not hasattr(rows, "to_dict") else rows.to_dict("records")

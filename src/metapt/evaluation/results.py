@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from metapt.engine import records
+from metapt.errors import DataError
 from metapt.evaluation import metrics
+from metapt.evaluation.metrics import CELL, NotMeasuredError
 from metapt.evaluation.statistics import paired_difference
 from metapt.evaluation.tables import paper_numbers
 from metapt.sections import OWN_KEYS, ArmSection, DomainSection, ExperimentSection, Section, SummarySettings, plain
@@ -84,11 +86,26 @@ class Results:
     def values(
         self, arm: str, metric: str, setting: str | None = None, evaluation: str | None = None
     ) -> pd.Series[float]:
-        """Return a number of an arm by replicate. Arguments and errors are those of `metrics.select`."""
+        """Return a number of an arm, indexed by replicate.
+
+        `setting` and `evaluation` may be left out if only one cell of the metrics table remains. Raises
+        NotMeasuredError if no row matches, and DataError if rows of several cells do.
+        """
         found = self._numbers.get((arm, metric), self.metrics.iloc[:0])
-        return metrics.select(
-            found, experiment=self.name, arm=arm, metric=metric, setting=setting, evaluation=evaluation
-        )
+        wanted = {"experiment": self.name, "arm": arm, "metric": metric}
+        for column, word in (("setting", setting), ("evaluation", evaluation)):
+            if word is not None:
+                found, wanted[column] = found[found[column] == word], word
+        asked = ", ".join(f"{column} {word!r}" for column, word in wanted.items())
+        if found.empty:
+            raise NotMeasuredError(f"No run has measured {asked}.")
+        cells = found[CELL].drop_duplicates()
+        if len(cells) > 1:
+            several = "; ".join(f"setting {c.setting!r}, evaluation {c.evaluation!r}" for c in cells.itertuples())
+            raise DataError(
+                f"{asked} stands for {len(cells)} different numbers ({several}); name the setting and the evaluation."
+            )
+        return found.set_index("replicate")["value"]
 
     @cached_property
     def _numbers(self) -> dict[Any, pd.DataFrame]:

@@ -7,7 +7,7 @@ import pytest
 
 from metapt.errors import DataError
 from metapt.evaluation import metrics
-from metapt.evaluation.metrics import NotMeasuredError, row
+from metapt.evaluation.metrics import row
 
 ROWS = [
     row("mnist_bptt", "meta", "FT test accuracy (%)", 0.1 + 0.2, replicate=0),
@@ -95,13 +95,3 @@ def test_series(tmp_path):
             metrics.write_series([rows[0] | {"step": step}], tmp_path / "series.csv")
     metrics.write_series([], tmp_path / "series.csv")
     assert metrics.read_series_rows(tmp_path / "series.csv") == []
-
-
-def test_select():
-    table = metrics.validate(ROWS)
-    chosen = metrics.select(table, experiment="mnist_bptt", arm="meta", metric="FT test accuracy (%)", setting="")
-    assert chosen.to_dict() == {0: 0.1 + 0.2}
-    with pytest.raises(NotMeasuredError, match="No run has measured experiment 'mnist_bptt', arm 'bptt'"):
-        metrics.select(table, experiment="mnist_bptt", arm="bptt", metric="wall time (s)")
-    with pytest.raises(DataError, match="stands for 2 different numbers"):
-        metrics.select(table, experiment="mnist_bptt", arm="meta", metric="FT test accuracy (%)")

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.evaluation.results import DIFFERENCES, Results, compared, differences
 from metapt.sections import ArmSection, ExperimentSection, Section
@@ -38,6 +39,18 @@ def results(values: dict[str, list[float]], kind: type[Results] = Results, **wor
     ]
     empty, section = pd.DataFrame(), Own(arms={name: Arm() for name in values})
     return kind("some", SimpleNamespace(), section, metrics.validate(rows), empty, {}, {})
+
+
+def test_a_number_is_one_cell_of_the_metrics_table() -> None:
+    table = [metrics.row("some", "a", "score", 0.1, replicate=i, setting="x" * i) for i in range(2)]
+    found = Results("some", None, None, metrics.validate(table), pd.DataFrame(), {}, {})
+    assert found.values("a", "score", "").to_dict() == {0: 0.1}
+    with pytest.raises(
+        metrics.NotMeasuredError, match="No run has measured experiment 'some', arm 'b', metric 'score'"
+    ):
+        found.values("b", "score")
+    with pytest.raises(DataError, match="stands for 2 different numbers"):
+        found.values("a", "score")
 
 
 def test_an_arm_is_compared_with_the_one_that_it_extends() -> None:
