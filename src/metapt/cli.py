@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from metapt.engine.jobs import Job
 
-Command = Callable[[argparse.Namespace], int]
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit status; an error is printed as one sentence. No command prints the help."""
@@ -36,8 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         find_caches()
         with with_extra(f"metapt {options.command}"):
-            status: int = options.run(options)
-            return status
+            return int(options.run(options))
     except MetaptError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -59,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"metapt {metapt.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    def command(run: Command, does: str, example: str) -> argparse.ArgumentParser:
+    def command(run: Callable[[argparse.Namespace], int], does: str, example: str) -> argparse.ArgumentParser:
         """Add the command of the name of its function."""
         name, description = run.__name__[1:], f"{does[0].upper()}{does[1:]}."
         added = commands.add_parser(name, help=does, description=description, epilog=f"example: metapt {example}")
