@@ -215,6 +215,12 @@ CASES = {
         ),
     ]
 }
+STAGED = [case for case in CASES.values() if not case.study]
+
+
+def named(value: object) -> str | None:
+    """Return the id of a case; any other parameter names itself."""
+    return value.name if isinstance(value, Case) else None
 
 
 class Killed(Exception):

@@ -20,15 +20,10 @@ from metapt.evaluation.experiment import SUMMARY
 from metapt.twostage.arms import NO_PT, controls_of
 
 from ..unit.twostage.synthetic_runs import SOURCES_READ
-from .domain_cases import CASES, Case
+from .domain_cases import CASES, STAGED, Case, named
 
 FOLDER = Path("results/x")
-STAGED = [case for case in CASES.values() if not case.study]
 EXPERIMENTS = [(case, key) for case in CASES.values() for key in case.domain.experiments]
-
-
-def named(value: object) -> str | None:
-    return value.name if isinstance(value, Case) else None
 
 
 def jobs(case: Case, *, gpu: bool = False, **section: Any) -> Any:

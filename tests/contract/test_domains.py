@@ -25,15 +25,10 @@ from metapt.twostage.quantities import FT_TIME, PEAK_MEMORY, WALL_TIME, pair
 
 from ..unit.ecg import small_ecgs
 from ..unit.twostage.whole_runs import equal
-from .domain_cases import CASES, Case, Files, killed_at_every_save, untimed
+from .domain_cases import CASES, STAGED, Case, Files, killed_at_every_save, named, untimed
 
-STAGED = [case for case in CASES.values() if not case.study]
 ARMS = [(case, arm) for case in CASES.values() for arm in case.arms]
 RUNS = [(case, arm) for case, arm in ARMS if not case.study]
-
-
-def named(value: object) -> str | None:
-    return value.name if isinstance(value, Case) else None
 
 
 @pytest.fixture(scope="module", autouse=True)
