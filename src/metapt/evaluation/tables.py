@@ -121,11 +121,8 @@ def paper_numbers() -> pd.DataFrame:
     file = resources.files("metapt.evaluation") / "paper_numbers.csv"
     with file.open(encoding="utf-8") as stream:
         numbers = pd.read_csv(stream, dtype=str, keep_default_na=False)
-    numbers = numbers.rename(
-        columns={"method": "arm", "mean": "paper_mean", "standard_error": "paper_standard_error", "note": "paper_note"}
-    )
     for column in ("paper_mean", "paper_standard_error"):
-        numbers[column] = [float(text) if text else float("nan") for text in numbers[column]]
+        numbers[column] = [float(text or "nan") for text in numbers[column]]
     return numbers[[*CELL, "paper_mean", "paper_standard_error", "paper_note", "source"]]
 
 
