@@ -109,7 +109,8 @@ def validate(raw: Mapping[str, Any], places: Places | None = None) -> Config:
         resolved = _with_arms(SCHEMA, "", plainly)
         return Config.model_validate_json(json.dumps(resolved), strict=True)
     except _Illegal as error:
-        wrong = dict([error.args])
+        key, said = error.args
+        wrong = {key: said}
     except ValidationError as error:
         wrong = sentences(error, SCHEMA, resolved, plainly)
     raise ConfigError("\n".join(f"{_place(key, places or {})}{key}{said}" for key, said in wrong.items()))
