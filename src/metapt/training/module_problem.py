@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained
@@ -178,19 +180,23 @@ class ModuleProblem:
 
         def refuse(*_: Any) -> None:
             raise ValueError(
-                f"{function} calls a module that it is not given, whose tensors are those of the start; legal: the "
-                "modules among its arguments. What FT needs of the encoder, encode returns"
+                f"{function} calls or reads a module that it is not given, whose tensors are those of the start; "
+                "legal: the modules among its arguments. What FT needs of the encoder, encode returns"
             )
 
         def call() -> Tensor:
             with recomputed_with(module, values), ExitStack() as hooks:
                 for part in others:
                     hooks.enter_context(part.register_forward_pre_hook(refuse))
+                if torch.is_grad_enabled():  # else it would keep torch from its fast ways
+                    hooks.enter_context(reading)
                 result: Tensor = called_with(module, values, self._functions[function], *arguments)
             return result
 
         whole = set() if function in self._called else {part for each in self.modules for part in each.modules()}
         others = [part for part in whole.difference(module.modules()) if not isinstance(part, torch.jit.ScriptModule)]
+        tensors = (value for part in others for value in (*part.parameters(), *part.buffers()))
+        reading = _Reading({*map(id, tensors)}.difference(map(id, values.values())))
         result = call()
         if function in self._called or not isinstance(result, Tensor):
             return result
@@ -204,6 +210,8 @@ class ModuleProblem:
                 graph = call()
         if graph is not None and not self._check_graph(function, graph, [*values.values(), *listed(arguments)]):
             self._called.add(function)
+        if reading.found:
+            refuse()
         return result
 
     def _check_modules(self) -> None:
@@ -326,6 +334,22 @@ def recomputed_with(module: nn.Module, values: Params) -> Iterator[None]:
     finally:
         setattr(checkpoint, _GENERATOR, plain)
         checkpoint.CheckpointFunction = reentrant  # type: ignore[misc]
+
+
+class _Reading(TorchFunctionMode):
+    """Finds whether the numbers of some tensors, given by their identities, are read, not only shapes and devices."""
+
+    def __init__(self, tensors: set[int]) -> None:
+        super().__init__()
+        self._tensors, self.found = tensors, False
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        result = function(*arguments, **(named or {}))
+        if self._tensors and isinstance(result, Tensor | float | list | np.ndarray):
+            given = [*arguments, *(named or {}).values()]
+            given += [each for several in given if isinstance(several, list | tuple) for each in several]
+            self.found = self.found or not self._tensors.isdisjoint(map(id, given))
+        return result
 
 
 class _Reentrant:
