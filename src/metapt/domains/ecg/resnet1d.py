@@ -6,6 +6,7 @@ layout, in which convolutions with few channels run up to twice as fast.
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import cast
@@ -45,17 +46,18 @@ def _convolution(inputs: int, outputs: int, stride: int, kernel: int = KERNEL) -
 class Block(nn.Module):
     """Two convolutions and a shortcut, [B, inputs, 1, L] -> [B, outputs, 1, L / stride].
 
-    Computes relu(bn(conv(relu(bn(conv(x))))) + shortcut(x)).
+    Computes relu(bn(conv(relu(bn(conv(x))))) + shortcut(x)). The stride is 2 if `inputs` and `outputs` differ, else 1.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
+        stride = 1 if inputs == outputs else 2
         self.first = _convolution(inputs, outputs, stride)
         self.first_norm = BatchNorm(outputs)
         self.second = _convolution(outputs, outputs, 1)
         self.second_norm = BatchNorm(outputs)
         self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
+        if stride != 1:
             self.shortcut = nn.Sequential(_convolution(inputs, outputs, stride, kernel=1), BatchNorm(outputs))
 
     def forward(self, signals: Tensor, maps: Maps | None = None) -> Tensor:
@@ -79,18 +81,8 @@ class ResNet1d(nn.Module):
         self._recomputed = RECOMPUTED if recompute else 0
         self.stem = _convolution(len(LEADS), width, 2)
         self.stem_norm = BatchNorm(width)
-        widths = [width * 2**stage for stage in range(STAGES)]
-        self.blocks = nn.Sequential(
-            *(
-                Block(
-                    widths[max(0, stage - 1)] if block == 0 else widths[stage],
-                    widths[stage],
-                    2 if stage and not block else 1,
-                )
-                for stage in range(STAGES)
-                for block in range(BLOCKS)
-            )
-        )
+        widths = [width, *(width << stage for stage in range(STAGES) for _ in range(BLOCKS))]
+        self.blocks = nn.Sequential(*(Block(*between) for between in itertools.pairwise(widths)))
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, signals: Tensor) -> Tensor:
