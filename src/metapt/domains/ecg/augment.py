@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from metapt.domains.ecg.config import EcgPretraining
 from metapt.domains.ecg.data.sources import LEADS
-from metapt.domains.ecg.resnet1d import KERNEL, as_images
+from metapt.domains.ecg.resnet1d import KERNEL, as_images, linear, uniform
 from metapt.hypergrad import Params
 from metapt.hypergrad.layers.batch_norm import batch_norm
 
@@ -149,17 +149,13 @@ class Policy:
         channels = len(LEADS)
         for layer in range(LAYERS if self.network_width else 0):
             width = self.network_width
-            bound = (channels * KERNEL) ** -0.5
-            shape = (width, channels, 1, KERNEL)
-            weight = (2 * torch.rand(shape, generator=generator) - 1) * bound
+            weight = uniform(channels * KERNEL, generator, width, channels, 1, KERNEL)
             meta[f"network.{layer}.weight"] = weight.to(memory_format=torch.channels_last)
             meta[f"network.{layer}.norm_weight"] = torch.ones(width)
             meta[f"network.{layer}.norm_bias"] = torch.zeros(width)
             channels = width
         if self.network_width:
-            bound = channels**-0.5
-            meta["network.out.weight"] = (2 * torch.rand(1, channels, generator=generator) - 1) * bound
-            meta["network.out.bias"] = (2 * torch.rand(1, generator=generator) - 1) * bound
+            meta |= {f"network.out.{name}": value for name, value in linear(channels, 1, generator).items()}
         return meta
 
     def strength(self, meta: Params, signals: Tensor) -> Tensor:

@@ -178,8 +178,8 @@ def initial_pretrained(width: int, generator: torch.Generator) -> Pretrained:
                 outputs, _, _, kernel = value.shape
                 value.normal_(0.0, (2 / (outputs * kernel)) ** 0.5, generator=generator)
     size = features(width)
-    linear = _linear(size, PROJECTION, generator)
-    head = {"hidden": _linear(size, size, generator)["weight"], **linear}
+    projection = linear(size, PROJECTION, generator)
+    head = {"hidden": linear(size, size, generator)["weight"], **projection}
     encoder = {name: value.detach() for name, value in network.named_parameters()}
     return Pretrained(encoder, head, dict(network.named_buffers()))
 
@@ -193,14 +193,15 @@ def load_pretrained(path: Path, width: int, device: str) -> Learned:
 
 
 def initial_head(width: int, classes: int, generator: torch.Generator) -> Params:
-    """Return an FT head with random weights, initialised as torch initialises a linear layer."""
-    return _linear(features(width), classes, generator)
+    """Return an FT head with random weights."""
+    return linear(features(width), classes, generator)
 
 
-def _linear(inputs: int, outputs: int, generator: torch.Generator) -> Params:
-    bound = 1 / math.sqrt(inputs)
+def linear(inputs: int, outputs: int, generator: torch.Generator) -> Params:
+    """Return the weights of a linear layer, initialised as by torch."""
+    return {"weight": uniform(inputs, generator, outputs, inputs), "bias": uniform(inputs, generator, outputs)}
 
-    def uniform(*shape: int) -> Tensor:
-        return (2 * torch.rand(*shape, generator=generator) - 1) * bound
 
-    return {"weight": uniform(outputs, inputs), "bias": uniform(outputs)}
+def uniform(inputs: int, generator: torch.Generator, *shape: int) -> Tensor:
+    """Return initial weights of a layer whose units have so many inputs, uniform in ± 1 / sqrt(inputs) as in torch."""
+    return (2 * torch.rand(shape, generator=generator) - 1) * (1 / math.sqrt(inputs))
