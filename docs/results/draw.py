@@ -22,7 +22,7 @@ from matplotlib.ticker import MaxNLocator
 from pooled import COMPARISONS, FT, LINEAR, papers, pooled
 from render import BANK, ESTIMATES, agreement, problem
 
-from metapt.domains.ecg.augment import Policy, warp
+from metapt.domains.ecg.augment import Policy, displacement, warp
 from metapt.domains.ecg.config import MILD_WARP, Warp
 from metapt.domains.ecg.data.sources import LEADS, read_signals
 from metapt.evaluation import figures, headroom_report
@@ -248,7 +248,7 @@ def views(folder: Path) -> Figure:
         if settings is not None:
             policy = Policy(settings.smoothing, settings.scale, settings.initial, 0)
             strength = policy.global_strength(policy.initial(torch.Generator()))
-            shown = warp(signals, policy.displacement(strength.expand(1), velocity))
+            shown = warp(signals, displacement(strength.expand(1), velocity, policy.smoothing))
         axis.plot(time, shown[0, :, lead], color=colour, lw=1.6)
         axis.set_title(text, fontsize=17, color=colour, pad=3)
         axis.set_axis_off()

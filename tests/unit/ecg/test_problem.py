@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.domains.ecg.augment import Draws, Policy, crop_and_jitter, warp
+from metapt.domains.ecg.augment import Draws, Policy, crop_and_jitter, displacement, warp
 from metapt.domains.ecg.data.dataset import Labelled
 from metapt.domains.ecg.problem import (
     AugmentedBatch,
@@ -59,7 +59,7 @@ def leaves(params: Params) -> Params:
 
 
 def augmented(policy: Policy, meta: Params, signals: Tensor, draws: Draws) -> Tensor:
-    field = policy.displacement(policy.strength(meta, signals), draws.velocity)
+    field = displacement(policy.strength(meta, signals), draws.velocity, policy.smoothing)
     return warp(crop_and_jitter(signals, draws), field)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from metapt import method
 from metapt.domains.ecg import config
-from metapt.domains.ecg.augment import SCALE, Policy
+from metapt.domains.ecg.augment import SCALE, Policy, displacement
 from metapt.domains.ecg.batches import JointBatches, LabelledSets, SupervisedBatches
 from metapt.domains.ecg.bissl import HEAD_EPOCHS, PLAIN, AnchoredProblem, AnchorPretraining, bissl_settings
 from metapt.domains.ecg.cross_validation import check_folds, cross_validated_auroc, cross_validated_loss
@@ -72,29 +72,21 @@ def pretrain(arm: config.Arm, setting: Setting) -> PretrainRun:
     return run
 
 
-def warp_numbers(policy: Policy, meta: Params, samples: int) -> Params:
-    """Return the scale m, the strength for a network output of 1, and the typical displacement at that strength."""
-    strength = policy.global_strength(meta)
-    return {
-        WARP_SCALE: meta[SCALE],
-        WARP_STRENGTH: strength,
-        DISPLACEMENT: typical_displacement(policy, strength, samples),
-    }
-
-
 @torch.no_grad()
-def typical_displacement(policy: Policy, strength: Tensor, samples: int) -> Tensor:
-    """Return the root mean square, in samples, of the displacement at a strength (a scalar).
+def warp_numbers(policy: Policy, meta: Params, samples: int) -> Params:
+    """Return the scale m, the strength for a network output of 1, and the typical displacement at that strength.
 
-    All parametrisations of the warp can be compared in this unit.
+    All parametrisations of the warp can be compared in the unit of the latter, a root mean square in samples.
     """
+    strength = policy.global_strength(meta)
     noise = _typical_noise(samples, strength.device)
-    return policy.displacement(strength.detach().expand(len(noise)), noise).square().mean().sqrt()
+    field = displacement(strength.expand(len(noise)), noise, policy.smoothing)
+    return {WARP_SCALE: meta[SCALE], WARP_STRENGTH: strength, DISPLACEMENT: field.square().mean().sqrt()}
 
 
 @cache
 def _typical_noise(samples: int, device: torch.device) -> Tensor:
-    """Return the noise of the warps of `typical_displacement`, always the same."""
+    """Return the noise of the typical displacement, always the same."""
     draws = generator("ecg typical displacement")
     return torch.randn(_VIEWS_FOR_DISPLACEMENT, samples, generator=draws).to(device)
 
@@ -190,7 +182,7 @@ def _recorder(setting: Setting, policy: Policy, meta: Callable[[], Params]) -> R
     """Return a recorder of a warp's numbers; `meta` returns the current meta-parameters."""
 
     def observed() -> dict[str, Tensor]:
-        numbers = warp_numbers(policy, detached(meta()), setting.dataset.samples)
+        numbers = warp_numbers(policy, meta(), setting.dataset.samples)
         return {name: value.reshape(1) for name, value in numbers.items()}
 
     return Recorder(observed)

@@ -170,15 +170,11 @@ class Policy:
         scale = meta[SCALE]
         return _STRENGTH_AT_ONE * scale * scale if self.scale == "square" else scale.exp()
 
-    def displacement(self, strength: Tensor, velocity: Tensor) -> Tensor:
-        """Return the displacement field of the warp, see `augment.displacement`."""
-        return displacement(strength, velocity, self.smoothing)
-
 
 def views(policy: Policy, strength: Tensor, signals: Tensor, draws: Draws) -> Tensor:
     """Return k views of each of n signals [n, samples, 12] at a strength [n] by crop, jitter and warp, [k * n, ...]."""
     copies = len(draws.velocity) // len(signals)
-    field = policy.displacement(strength.repeat(copies), draws.velocity)
+    field = displacement(strength.repeat(copies), draws.velocity, policy.smoothing)
     return warp(crop_and_jitter(signals, draws), field)
 
 

@@ -91,10 +91,6 @@ class SimclrProblem:
     def head_loss(self, head: Params, features: Tensor, batch: Labelled) -> Tensor:
         return classification_loss(head, features, batch.labels)
 
-    def targets(self, batch: Labelled) -> Tensor:
-        """Return the labels, the targets of a ridge head."""
-        return batch.labels
-
 
 @dataclass(frozen=True)
 class JointProblem(SimclrProblem):
