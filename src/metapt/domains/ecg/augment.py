@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,17 +49,11 @@ class Draws(NamedTuple):
 
 def draw(views: int, samples: int, given: EcgPretraining, generator: torch.Generator) -> Draws:
     """Draw the random numbers of `views` views, as PT is given them, on the generator's device."""
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator, device=generator.device)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, device=generator.device)
-
-    share = uniform(views) if given.jitter == "uniform" else torch.ones(views, device=generator.device)
-    leads = len(LEADS)
-    start, length = uniform(views, leads), uniform(views, leads)
-    return Draws(start, given.crop * length, given.noise * share, normal(views, samples, leads), normal(views, samples))
+    random: Any = {"generator": generator, "device": generator.device}
+    share = torch.rand(views, **random) if given.jitter == "uniform" else torch.ones(views, device=generator.device)
+    start, length = (torch.rand(views, len(LEADS), **random) for _ in range(2))
+    noise, velocity = torch.randn(views, samples, len(LEADS), **random), torch.randn(views, samples, **random)
+    return Draws(start, given.crop * length, given.noise * share, noise, velocity)
 
 
 def crop_and_jitter(signals: Tensor, draws: Draws) -> Tensor:
