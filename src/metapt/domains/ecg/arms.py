@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -33,7 +32,7 @@ from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Measured, Recorder
 from metapt.training.seeds import generator, seed_of
-from metapt.twostage.heads import highest, whole
+from metapt.twostage.heads import encoder_of, highest, whole
 from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
 from metapt.twostage.quantities import CROSS_VALIDATED_AUROC
 
@@ -169,23 +168,13 @@ def meta_loop(setting: Setting, arm: config.EcgMeta) -> tuple[MetaPretraining, P
 
 def _meta(setting: Setting, arm: config.EcgMeta) -> PretrainRun:
     loop, policy = meta_loop(setting, arm)
-    recorder = _recorder(setting, policy, lambda: loop.averaged_meta)
+    recorder = Recorder(lambda: warp_numbers(policy, loop.averaged_meta, setting.dataset.samples))
     checkpoint = setting.checkpoint("")
     with Measured(setting.dataset.device) as measured:
         recorder(0)
         diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
     numbers = time_per_step(measured, loop.steps_taken, recorder) | diagnosis.figures
     return PretrainRun(loop.pretrained, loop.averaged_meta, numbers, recorder.rows(), [checkpoint])
-
-
-def _recorder(setting: Setting, policy: Policy, meta: Callable[[], Params]) -> Recorder:
-    """Return a recorder of a warp's numbers; `meta` returns the current meta-parameters."""
-
-    def observed() -> dict[str, Tensor]:
-        numbers = warp_numbers(policy, meta(), setting.dataset.samples)
-        return {name: value.reshape(1) for name, value in numbers.items()}
-
-    return Recorder(observed)
 
 
 def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
@@ -209,7 +198,7 @@ def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
         meta_optimizer=OptimizerSpec("Adam", {"lr": arm.meta_lr}, _network_group(arm)),
     )
     loop = MetaPretraining(problem, batches, network, setting.initial_meta(policy), {}, settings)
-    recorder = _recorder(setting, policy, lambda: loop.averaged_meta)
+    recorder = Recorder(lambda: warp_numbers(policy, loop.averaged_meta, setting.dataset.samples))
     recorder(0)
     checkpoint = setting.checkpoint("-supervised")
     loop.run("OptSLA, supervised", checkpoint, recorder=recorder)
@@ -291,8 +280,7 @@ def _joint(setting: Setting, arm: config.Joint) -> PretrainRun:
     network = start._replace(encoder=whole(start.encoder, head=setting.initial_head()))
     trainer = setting.trainer(problem, batches, network)
     run = _plain(setting, trainer, setting.initial_meta(policy))
-    encoder = {name: run.pretrained.encoder[name] for name in start.encoder}
-    return dataclasses.replace(run, pretrained=run.pretrained._replace(encoder=encoder))
+    return dataclasses.replace(run, pretrained=run.pretrained._replace(encoder=encoder_of(run.pretrained.encoder)))
 
 
 def _bissl(setting: Setting, arm: config.BiSsl) -> PretrainRun:
@@ -303,13 +291,11 @@ def _bissl(setting: Setting, arm: config.BiSsl) -> PretrainRun:
     batches, checkpoints = setting.batches(labelled), [setting.checkpoint(part) for part in ("", "-plain")]
     first = setting.trainer(setting.problem(policy), batches, setting.initial())
     near, left = AnchoredProblem(setting.problem(policy), warp, arm.anchor_weight), setting.steps - plain
-    if learned:
-        bissl_settings(arm, left, setting.optimizer)  # refuses too short a run before it begins
+    settings = bissl_settings(arm, left, setting.optimizer) if learned else None  # refuses too short a run here
     with Measured(setting.dataset.device) as measured:
         taken = first.run(warp, plain, "PT before the anchor", checkpoints[1])
-        if learned:
+        if settings is not None:
             exact = dataclasses.replace(near, simclr=setting.meta_problem(policy, recompute=False))
-            settings = bissl_settings(arm, left, setting.optimizer)
             warm = HEAD_EPOCHS * max(1, len(setting.finetune[0]) // arm.batch_size)
             loop = AnchorPretraining(exact, batches, first.pretrained, setting.initial_head(), settings, near, warm)
             figures = loop.run("BiSSL", checkpoints[0]).figures
