@@ -12,13 +12,11 @@ import pandas as pd
 import pytest
 import torch
 
-from metapt.domains.ecg import finetune
+from metapt.domains.ecg import arms, finetune
 from metapt.domains.ecg.config import ARMS, Split
 from metapt.domains.ecg.data.dataset import finetune_indices, open_dataset
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.resnet1d import load_pretrained
-from metapt.domains.ecg.setting import setting_of
-from metapt.domains.ecg.stages import EcgPretrainSettings
 from metapt.errors import DataError
 from metapt.evaluation import metrics
 from metapt.training.pretrained_file import save_pretrained
@@ -85,15 +83,14 @@ def test_labelled_ecgs_are_those_of_the_pt_seed_and_the_split(
     problem, linear = finetune.EcgFinetuneProblem, finetuning.linear_evaluation
     monkeypatch.setattr(finetune, "EcgFinetuneProblem", lambda *args: given.append(args[1]) or problem(*args))
     monkeypatch.setattr(finetuning, "linear_evaluation", lambda *args: given.extend(args[1:]) or linear(*args))
+    pretrain, settings = arms.pretrain, list[Any]()
+    monkeypatch.setattr(arms, "pretrain", lambda *args: settings.append(args[1]) or pretrain(*args))
     jobs, streams = jobs_in(tmp_path, evaluations=["linear_evaluation"], split=split), []
     dataset = open_dataset(prepared, SAMPLES, "cpu")
     for seed in (0, 1):
         chosen = partial(finetune_indices, dataset.records, seed=seed, split=split)
-        config = ECG.small(jobs.pretrain("meta", "n20/n20", seed)).config
-        setting = setting_of(
-            EcgPretrainSettings.model_validate(config), prepared, "cpu", lambda part: pytest.fail(part)
-        )
-        assert all(map(np.array_equal, setting.finetune, chosen(size=20)))
+        done("pretrain", "meta", "n20/n20", seed, jobs)
+        assert all(map(np.array_equal, settings[-1].finetune, chosen(size=20)))
         encoder = done("pretrain", "no_pt", "n30/n30", seed, jobs)["pretrained"]
         done("finetune", "no_pt", "n30/n30", seed, jobs)
         sets, start, generators = given

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,17 +12,9 @@ from torch import Tensor
 from metapt.domains.ecg.augment import Policy
 from metapt.domains.ecg.batches import LabelledSets, SimclrBatches
 from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Split, Warp, steps_per_epoch
-from metapt.domains.ecg.data.dataset import (
-    Dataset,
-    Labelled,
-    finetune_indices,
-    open_dataset,
-    patient_folds,
-    pretrain_indices,
-)
+from metapt.domains.ecg.data.dataset import Dataset, Labelled, finetune_indices, patient_folds, pretrain_indices
 from metapt.domains.ecg.problem import SimclrProblem
-from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretrained, load_pretrained
-from metapt.domains.ecg.stages import EcgPretrainSettings
+from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretrained
 from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.training.batches import Batches
 from metapt.training.checkpoint import Checkpoint
@@ -126,27 +117,6 @@ class Setting:
 
     def _placed(self, params: Params) -> Params:
         return {name: value.to(self.dataset.device) for name, value in params.items()}
-
-
-def setting_of(
-    settings: EcgPretrainSettings, inputs: dict[str, Path], device: str, checkpoint: Callable[[str], Checkpoint]
-) -> Setting:
-    """Return the setting of a PT job with the inputs `signals`, `records` and, where its arm takes one, `learned`.
-
-    This is pretrained.pt of the arm whose learned warp it takes.
-    """
-    return Setting(
-        dataset=open_dataset(inputs, settings.samples, device),
-        width=settings.width,
-        pretrain=settings.pretrain,
-        seed=settings.seed,
-        meta_size=settings.meta_size,
-        split=settings.split,
-        checkpoint=checkpoint,
-        learned=load_pretrained(inputs["learned"], settings.width, device).meta if "learned" in inputs else None,
-        finetune_settings=settings.finetune,
-        capture=settings.capture,
-    )
 
 
 def policy_of(warp: Warp) -> Policy:
