@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from metapt.domains.ecg import arms, bissl, config
-from metapt.domains.ecg.augment import Draws, draw
+from metapt.domains.ecg.augment import Draws, Policy, draw
 from metapt.domains.ecg.config import EcgFinetuning, EcgPretraining, Warp
 from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.data.prepare import KEYS, EcgRecords
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.setting import Setting
+from metapt.hypergrad import Params
 from metapt.method import ConjugateGradients
 from metapt.training.checkpoint import Checkpoint
 
@@ -83,6 +84,11 @@ def draws(views: int, samples: int = SAMPLES, seed: int = 0, **given: Any) -> Dr
     """Return draws for views in float64, with other strengths than the default ones."""
     drawn = draw(views, samples, EcgPretraining(**given), torch.Generator().manual_seed(seed))
     return Draws(*(part.double() for part in drawn))
+
+
+def meta_of(policy: Policy) -> Params:
+    """Return the initial meta-parameters of a warp in float64."""
+    return {name: value.double() for name, value in policy.initial(torch.Generator().manual_seed(0)).items()}
 
 
 def setting_in(

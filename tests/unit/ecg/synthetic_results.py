@@ -114,12 +114,7 @@ def cost(folder: Path, **settings: Any) -> Runs:
     return runs
 
 
-MAKERS = {
-    "full_access": full_access,
-    "unroll_steps": unroll_steps,
-    "partial_access": partial_access,
-    "cost": cost,
-}
+MAKERS = {maker.__name__: maker for maker in (full_access, unroll_steps, partial_access, cost)}
 
 
 def runs_of(key: str, folder: Path, **settings: Any) -> Runs:

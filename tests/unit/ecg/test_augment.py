@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from metapt.domains.ecg import augment
 from metapt.domains.ecg.augment import SCALE, Policy, Smoothing, crop_and_jitter, displacement, views, warp
-from metapt.hypergrad import Params
 
-from .small_ecgs import draws
+from .small_ecgs import draws, meta_of
 
 DTYPE = torch.float64
 NONE = torch.zeros(60, dtype=DTYPE)
@@ -169,10 +168,6 @@ def test_the_derivative_w_r_t_the_strength_is_that_of_finite_differences(
 
 
 SIGNALS = torch.randn(6, 64, 12, generator=torch.Generator().manual_seed(1), dtype=DTYPE)
-
-
-def meta_of(policy: Policy) -> Params:
-    return {name: value.double() for name, value in policy.initial(torch.Generator().manual_seed(0)).items()}
 
 
 @pytest.mark.parametrize(("scale", "start", "unit"), [("square", 3.0, 100 * 3.0**2), ("log", math.log(3.0), 3.0)])

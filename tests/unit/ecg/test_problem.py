@@ -27,6 +27,8 @@ from metapt.hypergrad.curvature import gauss_newton
 from metapt.hypergrad.trial import Given, check_second_derivatives, tried
 from metapt.twostage.heads import whole
 
+from .small_ecgs import meta_of
+
 DTYPE = torch.float64
 TEMPERATURE, STEP_SIZE, FINETUNE_LR = 0.5, 0.05, 0.3
 NETWORK = Policy("velocity", "log", 3.0, 2)
@@ -39,10 +41,6 @@ class Untested(SimclrProblem):
 
 class UntestedToo(SupervisedProblem):
     """As above."""
-
-
-def meta_of(policy: Policy) -> Params:
-    return {name: value.double() for name, value in policy.initial(torch.Generator().manual_seed(0)).items()}
 
 
 def unlabelled(exact: Any) -> UnlabelledBatch:

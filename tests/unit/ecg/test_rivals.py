@@ -29,8 +29,8 @@ from metapt.training.pretraining import Pretrainer
 from metapt.twostage.heads import whole
 
 from ..twostage.whole_runs import Unsaved, equal
-from .small_ecgs import ARMS, shorten_bissl
-from .test_problem import DTYPE, NETWORK, TEMPERATURE, bce, labelled, meta_of, simclr_by_hand, unlabelled
+from .small_ecgs import ARMS, meta_of, shorten_bissl
+from .test_problem import DTYPE, NETWORK, TEMPERATURE, bce, labelled, simclr_by_hand, unlabelled
 
 
 @pytest.fixture
