@@ -233,8 +233,7 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
         raise TrainingError(f"all {len(candidates)} candidates have diverged; lower `pretrain.lr` or change `range`.")
     best = dataclasses.replace(policy, initial_scale=candidates[int(np.nanargmin(losses))])
     run = _fixed(setting, best, setting.initial_meta(best))
-    found = {CANDIDATE_STRENGTH: candidates, CANDIDATE_LOSS: losses}
-    series = [row for name, values in found.items() for row in metrics.series(name, values)]
+    series = metrics.series(CANDIDATE_STRENGTH, candidates) + metrics.series(CANDIDATE_LOSS, losses)
     return dataclasses.replace(run, series=series, checkpoints=[*run.checkpoints, *checkpoints])
 
 
