@@ -45,7 +45,6 @@ class Setting:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the number of PT steps of a pass over the PT ECGs."""
         return steps_per_epoch(self.pretrain, len(self.indices))
 
     @property

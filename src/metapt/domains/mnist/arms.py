@@ -26,8 +26,6 @@ from metapt.training.seeds import generator
 
 @dataclass(frozen=True)
 class Run:
-    """An arm's run."""
-
     experiment: str  # as in the metrics table, "mnist_bptt" for example
     arm: str  # its name
     device: str  # of torch

@@ -158,7 +158,6 @@ class RotationData(Study):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the PT steps of a pass over the PT images."""
         return minibatches(self.pretrain_examples, self.batch_size)
 
 

@@ -62,7 +62,6 @@ class Dataset:
         return torch.from_numpy(np.asarray(self.records.labels, np.float32)[indices]).to(self.device)
 
     def labelled(self, indices: np.ndarray) -> Labelled:
-        """Return signals and labels."""
         return Labelled(self.signals(indices), self.labels(indices))
 
 

@@ -44,12 +44,10 @@ class EcgRecords:
 
     @property
     def classes(self) -> list[str]:
-        """Return the names of the classes."""
         return list(self.table)[len(KEYS) :]
 
     @property
     def patients(self) -> NDArray[np.int64]:
-        """Return the patient of each record."""
         return self.table["patient_id"]
 
     @property

@@ -30,8 +30,6 @@ class FullAccess(ExperimentSection):
 
 @dataclass(frozen=True)
 class FullAccessResults(EcgResults):
-    """The results of the experiment."""
-
     papers_arms: ClassVar[Mapping[str, str]] = {"optsla": "simclr_optsla"}
     papers_claims: ClassVar[Collection[tuple[str, str]]] = (("simclr", "no_pt"), ("meta", "simclr"), ("meta", "optsla"))
 

@@ -83,7 +83,6 @@ class PartialAccessResults(EcgResults):
     def read(
         cls, section: type[ExperimentSection], settings: SummarySettings, inputs: Mapping[str, Path]
     ) -> PartialAccessResults:
-        """Read the results of the runs; see `Results.read`."""
         results = super().read(section, settings, inputs)
         assert isinstance(results, cls)
         return dataclasses.replace(results, metrics=_with_meta_size(results.metrics, results.section.baseline))

@@ -32,8 +32,6 @@ class UnrollSteps(ExperimentSection):
 
 @dataclass(frozen=True)
 class UnrollStepsResults(EcgResults):
-    """The results of the experiment."""
-
     papers_arms: ClassVar[Mapping[str, str]] = {"meta-k0": "K=0", "meta": "K=1", "meta-k5": "K=5", "meta-k10": "K=10"}
     papers_claims: ClassVar[Collection[tuple[str, str]]] = (("meta", "meta-k0"), ("meta-k0", "simclr"))
 
