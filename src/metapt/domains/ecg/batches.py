@@ -155,8 +155,7 @@ class SupervisedBatches(_EcgBatches):
 
 def _permuted(indices: np.ndarray, name: str, seed: int) -> np.ndarray:
     order = torch.randperm(len(indices), generator=generator("ecg permuted labels", name, seed))
-    permuted: np.ndarray = indices[order.numpy()]
-    return permuted
+    return np.asarray(indices[order.numpy()])
 
 
 def _stream(name: str, count: int, batch_size: int, seed: int) -> ShuffledStream:

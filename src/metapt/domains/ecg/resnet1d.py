@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -95,11 +96,7 @@ class ResNet1d(nn.Module):
 
 def _recomputed(block: nn.Module, values: Tensor) -> Tensor:
     """Return `block(values)`, without its intermediate results in memory."""
-
-    def part(tensors: Params, values: Tensor) -> Tensor:
-        result: Tensor = torch.func.functional_call(block, tensors, (values,))
-        return result
-
+    part = partial(torch.func.functional_call, block)
     return recomputed_part(part, dict(block.named_parameters()), dict(block.named_buffers()), values)
 
 
