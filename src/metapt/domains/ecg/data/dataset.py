@@ -59,7 +59,7 @@ class Dataset:
 
     def labels(self, indices: np.ndarray) -> Tensor:
         """Return labels [n, classes] of 0 and 1, float32."""
-        return torch.from_numpy(np.asarray(self.records.labels, np.float32)[indices]).to(self.device)
+        return torch.from_numpy(self.records.labels[indices]).to(self.device)
 
     def labelled(self, indices: np.ndarray) -> Labelled:
         return Labelled(self.signals(indices), self.labels(indices))
@@ -68,8 +68,7 @@ class Dataset:
 def open_dataset(inputs: dict[str, Path], samples: int, device: str) -> Dataset:
     """Open the prepared files `signals` and `records`; raises as `load` and `statistics`."""
     records = load(inputs["signals"], inputs["records"])
-    mean, deviation = statistics(records)
-    return Dataset(records, mean, deviation, samples, device)
+    return Dataset(records, *statistics(records), samples, device)
 
 
 def pretrain_indices(records: EcgRecords, count: int | None) -> np.ndarray:
