@@ -144,7 +144,7 @@ def _compared(
             for device in devices:
                 torch.cuda.default_generators[device].manual_seed(0)
             value = loss(weights, meta)
-            if value.dtype != torch.float64 and next(iter(weights.values())).dtype == torch.float64:
+            if value.dtype != torch.float64 and all(each.dtype == torch.float64 for each in weights.values()):
                 raise TypeError(f"{what} is of type {value.dtype}; legal: torch.float64, the type of the parameters")
             return value
 
@@ -162,7 +162,7 @@ def _in_some_precision(
     run: Callable[[tuple[Any, ...]], SecondDerivatives | None], arguments: tuple[Any, ...], products: bool
 ) -> tuple[SecondDerivatives | None, bool]:
     """Compare in float64 if that is possible and says something, else as it is; return also whether it was float64."""
-    single = all(value.dtype != torch.float64 for value in arguments[0].vector())
+    single = any(value.dtype != torch.float64 for value in arguments[0].vector())
     *rest, batch = arguments
     part = _first_examples(batch)
     for each in (part, batch) if part is not None else (batch,):
