@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
 from metapt.hypergrad import MetaProblem, Params, Pretrained
@@ -26,7 +24,7 @@ from metapt.hypergrad.modules import (
     set_modes,
     warn_of_modes,
 )
-from metapt.hypergrad.nested import listed
+from metapt.hypergrad.nested import cloned, listed
 from metapt.hypergrad.params import gpus_of
 from metapt.hypergrad.problem import Checked
 from metapt.hypergrad.trial import is_tested
@@ -184,35 +182,43 @@ class ModuleProblem:
                 "legal: the modules among its arguments. What FT needs of the encoder, encode returns"
             )
 
-        def call() -> Tensor:
+        def call(*arguments: Any) -> Tensor:
             with recomputed_with(module, values), ExitStack() as hooks:
                 for part in others:
                     hooks.enter_context(part.register_forward_pre_hook(refuse))
-                if torch.is_grad_enabled():  # else it would keep torch from its fast ways
-                    hooks.enter_context(reading)
                 result: Tensor = called_with(module, values, self._functions[function], *arguments)
             return result
 
         whole = set() if function in self._called else {part for each in self.modules for part in each.modules()}
         others = [part for part in whole.difference(module.modules()) if not isinstance(part, torch.jit.ScriptModule)]
-        tensors = (value for part in others for value in (*part.parameters(), *part.buffers()))
-        reading = _Reading({*map(id, tensors)}.difference(map(id, values.values())))
-        result = call()
+        result = call(*arguments)
         if function in self._called or not isinstance(result, Tensor):
             return result
         graph = result if torch.is_grad_enabled() else None
         if graph is None and function != "pretrain_loss" and not torch.is_inference_mode_enabled():
-            with (
-                suppress(Exception),
-                seeded(0, gpus_of(values.values())),
-                _with_graph(),
-            ):  # what differentiates itself fails there
-                graph = call()
+            # What differentiates itself fails there.
+            with suppress(Exception), seeded(0, gpus_of(values.values())), _with_graph():
+                graph = call(*arguments)
         if graph is not None and not self._check_graph(function, graph, [*values.values(), *listed(arguments)]):
+            if function != "pretrain_loss" and self._depends_on_others(module, result, call, arguments):
+                refuse()
             self._called.add(function)
-        if reading.found:
-            refuse()
         return result
+
+    def _depends_on_others(
+        self, module: nn.Module, result: Tensor, call: Callable[..., Tensor], arguments: Sequence[Any]
+    ) -> bool:
+        """Return whether a call gives NaN, which it did not, with NaN in the modules that it is not given."""
+        given = set(module.children())
+        others = Calling(**{str(place): each for place, each in enumerate(self.modules) if each not in given})
+        tensors = [*others.named_parameters(), *others.named_buffers()]
+        if any(isinstance(part, torch.jit.ScriptModule) for part in others.modules()):
+            return False
+        with suppress(Exception), seeded(0, gpus_of(value for _, value in tensors)):
+            noise = {name: value.detach() * torch.nan for name, value in tensors if value.is_floating_point()}
+            found = called_with(others, noise, lambda *_: call(*cloned(arguments)))
+            return bool(found.isnan().any() > result.isnan().any())
+        return False
 
     def _check_modules(self) -> None:
         """Raise ValueError if parameters were frozen or unfrozen, one has a hook, or parametrisations are cached."""
@@ -334,22 +340,6 @@ def recomputed_with(module: nn.Module, values: Params) -> Iterator[None]:
     finally:
         setattr(checkpoint, _GENERATOR, plain)
         checkpoint.CheckpointFunction = reentrant  # type: ignore[misc]
-
-
-class _Reading(TorchFunctionMode):
-    """Finds whether the numbers of some tensors, given by their identities, are read, not only shapes and devices."""
-
-    def __init__(self, tensors: set[int]) -> None:
-        super().__init__()
-        self._tensors, self.found = tensors, False
-
-    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        result = function(*arguments, **(named or {}))
-        if self._tensors and isinstance(result, Tensor | float | list | np.ndarray):
-            given = [*arguments, *(named or {}).values()]
-            given += [each for several in given if isinstance(several, list | tuple) for each in several]
-            self.found = self.found or not self._tensors.isdisjoint(map(id, given))
-        return result
 
 
 class _Reentrant:
