@@ -100,10 +100,8 @@ if workflow.is_main_process:
 class Asked:
     """What the rule `name` asks the plan about the job of its wildcards, which its first output tells."""
 
-    def __init__(self, name, gpu=0):
+    def __init__(self, name):
         self.name = name
-        self.resources = {"mem_mb": self.mem_mb, "runtime": self.minutes, "gpu": gpu}
-        self.params = {"job": self.described, "config": self.config, "code": self.code}
 
     def job(self, wildcards):
         try:

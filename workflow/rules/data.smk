@@ -19,9 +19,13 @@ rule download:
         "../envs/metapt.yaml"
     threads: DOWNLOAD.cores
     resources:
-        **DOWNLOAD.resources,
+        mem_mb=DOWNLOAD.mem_mb,
+        runtime=DOWNLOAD.minutes,
+        gpu=0,
     params:
-        **DOWNLOAD.params | {"config": DOWNLOAD.source},
+        job=DOWNLOAD.described,
+        config=DOWNLOAD.source,
+        code=DOWNLOAD.code,
     script:
         "../scripts/run_stage.py"
 
@@ -50,8 +54,12 @@ for _rule, (_folder, _files) in MADE.items():
             "../envs/metapt.yaml"
         threads: _asked.cores
         resources:
-            **_asked.resources,
+            mem_mb=_asked.mem_mb,
+            runtime=_asked.minutes,
+            gpu=0,
         params:
-            **_asked.params,
+            job=_asked.described,
+            config=_asked.config,
+            code=_asked.code,
         script:
             "../scripts/run_stage.py"

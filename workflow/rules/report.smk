@@ -23,9 +23,13 @@ rule summarise:
         "../envs/metapt.yaml"
     threads: SUMMARISE.cores
     resources:
-        **SUMMARISE.resources,
+        mem_mb=SUMMARISE.mem_mb,
+        runtime=SUMMARISE.minutes,
+        gpu=0,
     params:
-        **SUMMARISE.params,
+        job=SUMMARISE.described,
+        config=SUMMARISE.config,
+        code=SUMMARISE.code,
         title=lambda wildcards: experiment(wildcards).title,
         figure_title=lambda wildcards: experiment(wildcards).figure_title or experiment(wildcards).title,
     script:
@@ -50,8 +54,12 @@ rule page:
         "../envs/metapt.yaml"
     threads: PAGE.cores
     resources:
-        **PAGE.resources,
+        mem_mb=PAGE.mem_mb,
+        runtime=PAGE.minutes,
+        gpu=0,
     params:
-        **PAGE.params,
+        job=PAGE.described,
+        config=PAGE.config,
+        code=PAGE.code,
     script:
         "../scripts/run_stage.py"

@@ -10,7 +10,7 @@ RUNS = {
 }
 
 for _rule, (_place, _files) in RUNS.items():
-    _asked, _folder = Asked(_rule, gpu=int(CONFIG.require_gpu)), f"{RESULTS}/{{domain}}/{_place}"
+    _asked, _folder = Asked(_rule), f"{RESULTS}/{{domain}}/{_place}"
 
     rule:
         name:
@@ -25,8 +25,12 @@ for _rule, (_place, _files) in RUNS.items():
             "../envs/metapt.yaml"
         threads: _asked.cores
         resources:
-            **_asked.resources,
+            mem_mb=_asked.mem_mb,
+            runtime=_asked.minutes,
+            gpu=int(CONFIG.require_gpu),
         params:
-            **_asked.params,
+            job=_asked.described,
+            config=_asked.config,
+            code=_asked.code,
         script:
             "../scripts/run_stage.py"
