@@ -8,9 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 28_615, 195, 400),
+    ("src", "*.py", 28_614, 195, 400),
     ("tests", "*.py", 31_456, 188, 575),
-    ("workflow", "*.smk", 335, 4, 190),
+    ("workflow", "*.smk", 353, 4, 190),
 ]
 """Folder, files, lines of all files, number of files, lines of one file."""
 

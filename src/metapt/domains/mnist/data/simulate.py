@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 from metapt.domains.mnist.data import FILES, SIDE, TRAIN_IMAGES, write_idx
 from metapt.machine import Machine
@@ -22,13 +22,22 @@ def run(settings: SimulateSettings, inputs: dict[str, Path], outputs: dict[str, 
 
     The collection is ordered by writer. It is shuffled before the split, so that both parts have one distribution.
     """
-    digits = load_digits()
+    digits = _digits()
     # RandomState: NumPy promises that its stream never changes.
-    order = np.random.RandomState(0).permutation(len(digits.target))
-    images, labels = enlarge(digits.images[order].astype(np.int64)), digits.target[order]
+    digits = digits[np.random.RandomState(0).permutation(len(digits))]
+    images, labels = enlarge(digits[:, :-1].reshape(-1, 8, 8)), digits[:, -1].astype(np.uint8)
     for split, part in {"train": slice(TRAIN), "test": slice(TRAIN, None)}.items():
         write_idx(outputs[FILES[f"{split}_images"]], images[part])
         write_idx(outputs[FILES[f"{split}_labels"]], labels[part])
+
+
+def _digits() -> NDArray[np.int64]:
+    """Return scikit-learn's digits [1797, 65]: 64 pixels and the label. They are those of `load_digits`."""
+    spec = find_spec("sklearn")
+    assert spec is not None, "a requirement of metapt"
+    assert spec.origin is not None
+    # From the file, since the import of sklearn.datasets takes longer than all the rest of the job.
+    return np.loadtxt(Path(spec.origin).parent / "datasets/data/digits.csv.gz", delimiter=",").astype(np.int64)
 
 
 def enlarge(images: NDArray[np.int64]) -> NDArray[np.uint8]:
