@@ -121,7 +121,9 @@ class MetaArm(ArmSection):
     finetune_lr: Rate = key(1e-4, "learning rate of the unrolled steps")
     meta_lr: Rate = key(1.0, "learning rate of the meta-parameters")
     meta_optimizer: Optimizer = key("Adam", "optimiser of the meta-parameters, a class of torch.optim")
-    meta_settings: dict[str, Any] = key({}, "further settings of that optimiser")
+    meta_settings: dict[str, Any] = key(
+        {}, "further settings of that optimiser, in place of all those of the arm that is extended"
+    )
     l2: Rate = key(
         1e-2, "weight of the squared norm in the loss of a fitted head (not in the paper; released code: none)"
     )

@@ -74,13 +74,14 @@ def sharing(pretraining: Mapping[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def without_pretraining(control: str, arms: Mapping[str, Any], finetune: Section) -> str | None:
-    """Return the first arm without PT, other than `control`, that has the FT of `control`; None if there is none.
+    """Return the first arm without PT that has the FT of `control`; None if there is none, or `control` has no PT.
 
     `finetune` is the FT of their domain, which the `arms` change.
     """
+    if arms[control].method == NO_PT:
+        return None
     own = {name: plain(changed(finetune, arm.finetune)) for name, arm in arms.items()}
-    found = (name for name, arm in arms.items() if arm.method == NO_PT and own[name] == own[control])
-    return next((name for name in found if name != control), None)
+    return next((name for name, arm in arms.items() if arm.method == NO_PT and own[name] == own[control]), None)
 
 
 class Pair(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -72,14 +72,15 @@ def experiment(
     setting: Callable[[Any], str],
     results: type[TwoStageResults],
     plain: Callable[[Any], str | None],
-    papers: tuple[str, str],
+    papers: Mapping[str, str],
     limits: tuple[Limit, ...],
     problem: str,
 ) -> Experiment:
     """Return the record of an experiment on the cost of PT on a `problem`, which is named in words.
 
-    `setting` returns that of the runs, given the section, and `plain` the results' arm of plain PT. `papers` is the
-    paper's cost of plain PT and of meta-PT in words.
+    `setting` returns that of the runs, given the section. `papers` is the paper's cost in words, by arm, of plain PT
+    first. Ratios are those to this arm or, where it is not run, to the results' arm that `plain` returns; the paper
+    then says nothing of them.
     """
 
     def needs(jobs: Any, own: Any) -> Needs:
@@ -87,13 +88,18 @@ def experiment(
         return Needs([*jobs.encoders(own.arms, setting(own)), *jobs.finetunes([(own.arms[0], setting(own))])])
 
     def measured(found: TwoStageResults) -> Cost:
-        arm, words = plain(found), dict[str, str]()
-        if found.config.papers_data:
-            words = {LEARNED: papers[1]} | ({} if arm is None else {arm: papers[0]})
+        first = next(iter(papers))
+        arm = first if first in found.arms else plain(found)
+        words = papers if found.config.papers_data else {}
         rows = found.metrics[found.metrics["metric"] == FT_TIME].set_index("replicate")
         finetuning = {str(name): part["value"] for name, part in rows.groupby("evaluation")}
         whole = partial(whole_runs, found)
         return Cost(found.name, found.looks(), whole, found.machines, arm, words, finetuning)
+
+    def compared(found: TwoStageResults) -> Iterator[Comparison]:
+        cost = measured(found)
+        beyond = tuple(replace(limit, paper=BEYOND_THE_PAPER) for limit in limits)
+        return comparisons(cost, found.meta_arms, limits if cost.plain in papers else beyond)
 
     title = f"Time and memory of PT on {problem}"
     return Experiment(
@@ -105,7 +111,7 @@ def experiment(
         results=results,
         tables=lambda found: tables(measured(found)),
         figure=lambda found: figure(measured(found)),
-        comparisons=lambda found: comparisons(measured(found), found.meta_arms, limits),
+        comparisons=compared,
     )
 
 
@@ -230,7 +236,7 @@ def _bars(axis: Axes, cost: Cost, metric: str, factor: float) -> None:
         runs: Any = {"color": figures.INK, "markersize": 9, "label": figures.once(axis, "PT runs")}
         axis.plot(values, np.full(len(values), place), "|", **runs)
         figures.note(axis, text, (values.max(), place), 8)
-    if cost.plain is not None and LEARNED in cost.looks and cost.papers:
+    if cost.plain is not None and LEARNED in cost.looks and cost.plain in cost.papers:
         papers = PAPERS_RATIOS[metric]
         mark: Any = {"color": figures.QUIET, "markerfacecolor": "white", "label": f"the paper's ratio ({papers:.1f}×)"}
         value = factor * _median(cost, cost.plain, metric) * papers

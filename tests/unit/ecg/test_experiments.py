@@ -36,6 +36,30 @@ def test_full_access(tmp_path: Path) -> None:
         assert paper in (None, claims.loc[claim, "paper"])
 
 
+def test_no_pt_is_no_failed_control_of_another_arm_without_pt(tmp_path: Path) -> None:
+    section = {"arms": ["no_pt", "no_pt-released", "simclr"], "finetune_sizes": [500]}
+    both = {"batch_norm": "eval", "batch_size": 64, "linear_lr": 1e-3}
+    claims = full_access(tmp_path, full_access=section, finetune=both).write().judged()
+    assert claims.loc[f"simclr beats no_pt, {WHERE.format(500)}", "verdict"] == "reproduced"
+
+
+@pytest.mark.parametrize("arms", [["no_pt", "meta"], ["simclr"]])
+def test_sizes_without_simclr_or_with_nothing_else_have_a_figure(arms: list[str], tmp_path: Path) -> None:
+    runs = full_access(tmp_path, full_access={"arms": arms, "finetune_sizes": [250, 500]}).write()
+    assert len(runs.experiment.figure(runs.results()).axes) == 2
+
+
+@pytest.mark.parametrize(
+    ("arms", "control", "papers"),
+    [(["simclr-mild", "simclr", "meta"], "simclr", True), (["simclr-mild", "meta"], "simclr-mild", False)],
+)
+def test_the_papers_cost_is_that_of_simclr(arms: list[str], control: str, papers: bool, tmp_path: Path) -> None:
+    runs = cost(tmp_path, cost={"arms": arms}).write()
+    assert set(runs.judged()["control"]) == {control}
+    assert set(runs.judged()["paper"] != "beyond the paper") == {papers}
+    assert ("1.5 h" in runs.tabled()[1]) == papers
+
+
 def test_unroll_steps(tmp_path: Path) -> None:
     runs = unroll_steps(tmp_path, unroll_steps={"finetune_sizes": [500, 1000]}, finetune_seeds=2).write()
     claims, where = runs.judged(), WHERE.format(500)

@@ -29,7 +29,7 @@ EXPERIMENT = experiment(
     setting=lambda section: labelled(section.finetune_size),
     results=EcgResults,
     plain=lambda results: next((arm for arm in results.arms if isinstance(results.config.arms[arm], Simclr)), None),
-    papers=("1.5 h, 4-5 GB", "3 h, 8-9 GB"),
+    papers={"simclr": "1.5 h, 4-5 GB", "meta": "3 h, 8-9 GB"},
     limits=LIMITS,
     problem="ECGs",
 )

@@ -27,7 +27,7 @@ EXPERIMENT = experiment(
     setting=lambda section: FULL_ACCESS,
     results=PpiResults,
     plain=lambda results: results.plain,
-    papers=("2.5 h, 4-5 GB", "5 h, 8-9 GB"),
+    papers={"graph_supervised": "2.5 h, 4-5 GB", "meta": "5 h, 8-9 GB"},
     limits=LIMITS,
     problem="protein graphs",
 )
