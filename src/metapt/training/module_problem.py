@@ -208,7 +208,7 @@ class ModuleProblem:
     def _depends_on_others(
         self, module: nn.Module, result: Tensor, call: Callable[..., Tensor], arguments: Sequence[Any]
     ) -> bool:
-        """Return whether a call gives NaN, which it did not, with NaN in the modules that it is not given."""
+        """Return whether NaN in the modules that a call is not given gives NaN; False if the call raises then."""
         given = set(module.children())
         others = Calling(**{str(place): each for place, each in enumerate(self.modules) if each not in given})
         tensors = [*others.named_parameters(), *others.named_buffers()]
