@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.hypergrad import SGD, Adam, FineTuned, Neumann, Params, Pretrained, Status, Unroll
+from metapt.hypergrad import SGD, FineTuned, Params, Pretrained, Status, Unroll
 
 from .problems import (
     OPTIMIZERS,
     Batch,
     Classifier,
     Reference,
-    called,
     central_difference,
     classification,
     finetuned_loss,
@@ -77,39 +76,6 @@ def test_head_and_losses_are_those_of_a_loop_by_hand_also_if_the_state_is_carrie
         second = tune(Unroll(3, optimizer), TRAIN[2:], head=first.head, state=first.head_state)
         torch.testing.assert_close(second.head, result.head)
         torch.testing.assert_close(second.head_state, result.head_state)
-
-
-@pytest.mark.parametrize("steps", [0, 1, 3])
-def test_the_direct_part_and_the_part_through_the_steps_are_both_kept(steps: int) -> None:
-    used, trained_on = ({name: value.clone().requires_grad_() for name, value in ENCODER.items()} for _ in range(2))
-    head = {name: value.clone().requires_grad_() for name, value in PROBLEM.head.items()}
-    for batch in TRAIN[:steps]:
-        loss = PROBLEM.head_loss(head, PROBLEM.encode(trained_on, batch), batch)
-        slopes = torch.autograd.grad(loss, list(head.values()), create_graph=True)
-        head = {name: value - 0.5 * slope for (name, value), slope in zip(head.items(), slopes, strict=True)}
-    loss = PROBLEM.head_loss(head, PROBLEM.encode(used, VALIDATION), VALIDATION)
-    parts = [torch.autograd.grad(loss, list(used.values()), retain_graph=True)]
-    if steps:
-        parts.append(torch.autograd.grad(loss, list(trained_on.values())))
-    assert all(each.abs().max() > 1e-3 for part in parts for each in part)  # so dropping either would show
-    for network in (False, True)[: 1 if steps else 2]:
-        result = tune(Unroll(steps, SGD(lr=0.5), network), TRAIN[:steps])
-        expected = [torch.stack(each).sum(0) for each in zip(*parts, strict=True)]
-        torch.testing.assert_close(list(result.encoder_gradient.values()), expected)
-        assert result.train_losses.shape == (steps,)
-        assert steps or all(torch.equal(result.head[name], value) for name, value in PROBLEM.head.items())
-
-
-def test_the_state_given_to_the_hypergradient_is_used_and_the_new_one_returned() -> None:
-    solver = Unroll(1, Adam(lr=0.1))
-    before = tune(solver, TRAIN[:1])
-    own = {"head": before.head, "head_state": before.head_state}
-    batches = {"pretrain_batch": classification(100, 12), "train": TRAIN[1:2], "validation_batch": VALIDATION}
-    result = called(PROBLEM, inverse=Neumann(1, 0.1), solver=solver, **own, **batches)
-    expected = tune(solver, TRAIN[1:2], head=before.head, state=before.head_state)
-    torch.testing.assert_close(result.head, expected.head, rtol=0.0, atol=0.0)
-    torch.testing.assert_close(result.head_state, expected.head_state, rtol=0.0, atol=0.0)
-    assert int(result.head_state["step"]) == 2
 
 
 @pytest.mark.parametrize("given", [0, 1, 3])

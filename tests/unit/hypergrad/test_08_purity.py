@@ -149,15 +149,6 @@ def encoder_gradient(problem: Normed) -> Tensor:
     return flat(STEPS(problem, encoder, buffers, problem.head, None, TRAIN, VALIDATION).encoder_gradient)
 
 
-def test_a_mask_from_the_minibatchs_seed_is_the_same_in_the_hessian_and_in_the_mixed_derivative() -> None:
-    problem = Normed()
-    g2 = encoder_gradient(problem)
-    result = call(problem)
-    torch.testing.assert_close(result.gradient, by_hand(problem, problem.mask(PRETRAIN), g2, damping=1.0))
-    other = call(problem, pretrain_batch=PRETRAIN._replace(seed=4))
-    assert (flat(result.gradient) - flat(other.gradient)).norm() > 1e-4
-
-
 def test_even_a_mask_from_the_global_generator_is_drawn_once() -> None:
     class Careless(Normed):
         drawn: list[Tensor]
@@ -172,12 +163,6 @@ def test_even_a_mask_from_the_global_generator_is_drawn_once() -> None:
     result = call(problem)
     assert len(problem.drawn) == 1
     torch.testing.assert_close(result.gradient, by_hand(problem, problem.drawn[0], g2, damping=1.0))
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_the_same_arguments_give_the_same_bits(solver: Any) -> None:
-    first, second = (tensors(call(Normed(), Neumann(3, 0.1), solver)) for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_a_copy_has_the_strides_of_its_tensor() -> None:

@@ -156,14 +156,6 @@ def test_a_layer_is_torchs_with_its_first_and_second_derivatives(
     assert set(taken) == passes.get(name.split(",")[0], set())
 
 
-@pytest.mark.parametrize("name", ["batch norm", "convolution with bias", "recomputed"])
-def test_derivatives_of_a_layer_are_those_of_finite_differences(name: str) -> None:
-    layer = LAYERS[name]
-    wrt = inputs(*layer.shapes)
-    assert torch.autograd.gradcheck(layer.ours, wrt, check_forward_ad="norm" in name)
-    assert torch.autograd.gradgradcheck(layer.ours, wrt)
-
-
 @pytest.mark.parametrize("constant", [False, True], ids=["of the gradient's square", "of a product with a constant"])
 @pytest.mark.parametrize("name", ["batch norm", "convolution", "recomputed"])
 def test_a_third_derivative_is_an_error_and_no_number(name: str, constant: bool) -> None:
