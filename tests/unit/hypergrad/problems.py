@@ -11,7 +11,19 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from metapt.hypergrad import SGD, Adam, Hypergradient, Identity, Params, Pretrained, Unroll, hypergradient, trial
+from metapt.hypergrad import (
+    SGD,
+    Adam,
+    ExactHypergradient,
+    Hypergradient,
+    Identity,
+    Params,
+    Pretrained,
+    Unroll,
+    exact_hypergradient,
+    hypergradient,
+    trial,
+)
 
 DTYPE = torch.float64
 Reference = Callable[[list[Tensor]], torch.optim.Optimizer]
@@ -38,14 +50,17 @@ def counted(problem: Any) -> Any:
     return problem
 
 
-def called(problem: Any, *, inverse: Any = None, solver: Any = None, train: Sequence[Any] = (), **given: Any) -> Any:
+def called(problem: Any, **given: Any) -> Hypergradient:
     """The hypergradient of a problem at its own weights, without inverse and FT steps unless they are given."""
     own = {name: getattr(problem, name) for name in ("pretrained", "meta", "head") if name not in given}
-    solver = Unroll(0) if solver is None else solver
-    result: Hypergradient = hypergradient(
-        problem, **own, train_batches=train, inverse=inverse or Identity(), finetuning=solver, **given
-    )
-    return result
+    return hypergradient(problem, **{"train_batches": [], "inverse": Identity(), "finetuning": Unroll(0)} | own | given)
+
+
+def exact(problem: Any, **given: Any) -> ExactHypergradient:
+    """The exact hypergradient of a problem from its own weights, by steps of SGD unless others are given."""
+    own = {name: getattr(problem, name) for name in ("pretrained", "meta", "head") if name not in given}
+    optimizers = dict.fromkeys(("pretrain_optimizer", "finetune_optimizer"), SGD(lr=0.3))
+    return exact_hypergradient(problem, **optimizers | own | given)
 
 
 def same_bits(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from metapt import Autocast
-from metapt.hypergrad import ConjugateGradient, Identity, Status, Unroll, hypergradient
+from metapt.hypergrad import ConjugateGradient, Status
 from metapt.hypergrad.curvature import gauss_newton, hessian
 from metapt.hypergrad.params import Pretrained, vjp_graph
 
 from .problems import DTYPE, Batch, Classifier, WithoutRidge, called, classification, flat_vector, rebuilt
 
 BATCH, VALIDATION = classification(100, 12), classification(102, 8)
-FIXED: dict[str, Any] = {"inverse": Identity(), "finetuning": Unroll(0), "train_batches": []}
 
 
 def matrices(problem: Classifier) -> tuple[Tensor, Tensor]:
@@ -106,9 +105,9 @@ def test_gauss_newton_under_autocast_is_not_refused() -> None:
     problem.pretrained = Pretrained(*map(single, problem.pretrained))
     problem.meta, problem.head = single(problem.meta), single(problem.head)
     given = {"pretrain_batch": batch, "validation_batch": batch, "curvature": "gauss_newton"}
-    rounded = hypergradient(Autocast(problem, "cpu"), problem.pretrained, problem.meta, problem.head, **given, **FIXED)
-    whole = hypergradient(problem, problem.pretrained, problem.meta, problem.head, **given, **FIXED)
-    torch.testing.assert_close(rounded.gradient, whole.gradient, rtol=0.1, atol=1e-3)
+    own = {"pretrained": problem.pretrained, "meta": problem.meta, "head": problem.head}
+    rounded, whole = (called(each, **given, **own).gradient for each in (Autocast(problem, "cpu"), problem))
+    torch.testing.assert_close(rounded, whole, rtol=0.1, atol=1e-3)
 
 
 class Whole:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from metapt.hypergrad import ConjugateGradient, Dense, Identity, Neumann, Params, Status, Unroll
 
-from .problems import DTYPE, OPTIMIZERS, Batch, Quadratic, Reference, called, central_difference, finetuned_loss, flat
+from .problems import DTYPE, OPTIMIZERS, Quadratic, Reference, called, central_difference, finetuned_loss, flat
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -26,9 +25,9 @@ INVERSES = [
 ]
 
 
-def estimate(inverse: Any, solver: Any = Unroll(0), train: Sequence[Batch] = (), **given: Any) -> Any:  # noqa: B008
+def estimate(inverse: Any, **given: Any) -> Any:
     own = {"pretrained": PROBLEM.optimum(PROBLEM.meta), "pretrain_batch": None, "validation_batch": VALIDATION}
-    return called(PROBLEM, inverse=inverse, solver=solver, train=train, **own | given)
+    return called(PROBLEM, inverse=inverse, **own | given)
 
 
 @pytest.mark.parametrize("inverse", INVERSES)
@@ -42,7 +41,7 @@ def test_an_estimator_with_a_converged_inverse_is_the_derivative_of_the_true_fun
         pretrained, train = PROBLEM.optimum(meta), TRAIN[:steps]
         return finetuned_loss(PROBLEM, pretrained, PROBLEM.head, train, VALIDATION, reference, network)
 
-    result = estimate(inverse, Unroll(steps, optimizer, network), TRAIN[:steps])
+    result = estimate(inverse, finetuning=Unroll(steps, optimizer, network), train_batches=TRAIN[:steps])
     torch.testing.assert_close(result.gradient, central_difference(truth, PROBLEM.meta), rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(result.diagnostics.validation_loss, truth(PROBLEM.meta))
     assert result.diagnostics.solve_status is Status.OK

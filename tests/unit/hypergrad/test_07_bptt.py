@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metapt.hypergrad import SGD, Dense, ExactHypergradient, Params, Pretrained, Unroll, exact_hypergradient
+from metapt.hypergrad import SGD, Dense, ExactHypergradient, Params, Pretrained, Unroll
 
 from .problems import (
     OPTIMIZERS,
@@ -21,6 +21,7 @@ from .problems import (
     central_difference,
     classification,
     draw,
+    exact,
     finetuned_loss,
     flat,
     sgd,
@@ -34,16 +35,9 @@ TRAIN = [classification(500 + 2 * i, 6) for i in range(3)]
 VALIDATION = [classification(600 + 2 * i, 7) for i in range(2)]
 
 
-def exact(problem: Any, **changes: Any) -> ExactHypergradient:
-    pretrained = changes.pop("pretrained", None) or problem.pretrained
-    settings = {
-        "pretrain_batches": PRETRAIN,
-        "train_batches": TRAIN,
-        "validation_batches": VALIDATION,
-        "pretrain_optimizer": SGD(lr=0.3),
-        "finetune_optimizer": SGD(lr=0.3),
-    }
-    return exact_hypergradient(problem, pretrained, problem.meta, problem.head, **{**settings, **changes})
+def through_all(problem: Any, **changes: Any) -> ExactHypergradient:
+    batches = {"pretrain_batches": PRETRAIN, "train_batches": TRAIN, "validation_batches": VALIDATION}
+    return exact(problem, **batches | changes)
 
 
 def validation_loss(problem: Any, ended: Pretrained, optimizer: Reference, network: bool) -> Tensor:
@@ -57,7 +51,7 @@ def test_the_exact_hypergradient_is_the_finite_difference_of_pretraining_and_fin
     optimizer: Any, reference: Reference, network: bool
 ) -> None:
     problem = Classifier(torch.tanh if network else torch.relu)
-    result = exact(problem, pretrain_optimizer=optimizer, finetune_optimizer=optimizer, network=network)
+    result = through_all(problem, pretrain_optimizer=optimizer, finetune_optimizer=optimizer, network=network)
 
     def loss(meta: Params) -> Tensor:
         return validation_loss(problem, trained(problem, meta, PRETRAIN, reference), reference, network)
@@ -67,14 +61,14 @@ def test_the_exact_hypergradient_is_the_finite_difference_of_pretraining_and_fin
 
 
 def test_without_pretraining_steps_the_meta_parameters_do_not_matter() -> None:
-    result = exact(Classifier(), pretrain_batches=[])
+    result = through_all(Classifier(), pretrain_batches=[])
     assert not flat(result.gradient).any()
     assert result.pretrain_losses.shape == (0,)
 
 
 def test_what_the_stages_end_with_is_what_plain_training_ends_with() -> None:
     problem = Classifier()
-    result = exact(problem)
+    result = through_all(problem)
     expected = trained(problem, problem.meta, PRETRAIN)
     torch.testing.assert_close(result.pretrained, expected)
     first = problem.pretrain_loss(problem.pretrained, problem.meta, PRETRAIN[0])
@@ -83,7 +77,7 @@ def test_what_the_stages_end_with_is_what_plain_training_ends_with() -> None:
     solver = Unroll(3, SGD(lr=0.3), network=True)
     tuned = solver(problem, expected.encoder, {}, problem.head, None, TRAIN, VALIDATION[0])
     torch.testing.assert_close(result.head, tuned.head)
-    without = exact(problem, train_batches=[])
+    without = through_all(problem, train_batches=[])
     assert all(torch.equal(without.head[name], value) for name, value in problem.head.items())
     losses = [problem.head_loss(problem.head, problem.encode(expected.encoder, batch), batch) for batch in VALIDATION]
     torch.testing.assert_close(without.validation_loss, torch.stack(losses).mean())
@@ -97,10 +91,10 @@ def both(problem: Any, pretrain: list[Any], train: list[Any], validation: Any, l
         problem,
         pretrained=oracle.pretrained,
         pretrain_batch=pretrain[-1],
-        train=train,
+        train_batches=train,
         validation_batch=validation,
         inverse=Dense(),
-        solver=Unroll(len(train), SGD(lr), network=True),
+        finetuning=Unroll(len(train), SGD(lr), network=True),
     )
     return [flat(oracle.gradient), flat(estimate.gradient)]
 
@@ -129,7 +123,7 @@ def test_the_hypergradient_approaches_the_exact_one_on_a_network() -> None:
 def test_with_batch_norm_and_dropout_it_is_exact_for_the_statistics_that_pretraining_ends_with(network: bool) -> None:
     problem = Normed()
     batches = [SeededBatch(*classification(700 + 2 * i, 8), seed=i) for i in range(4)]
-    result = exact(problem, pretrain_batches=batches, network=network)
+    result = through_all(problem, pretrain_batches=batches, network=network)
     ended = trained(problem, problem.meta, batches)
     torch.testing.assert_close(result.pretrained.buffers, ended.buffers)
 
@@ -142,4 +136,4 @@ def test_with_batch_norm_and_dropout_it_is_exact_for_the_statistics_that_pretrai
 
 def test_no_validation_minibatch_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match="no validation minibatch"):
-        exact(Classifier(), validation_batches=[])
+        through_all(Classifier(), validation_batches=[])

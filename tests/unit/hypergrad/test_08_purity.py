@@ -21,11 +21,10 @@ from metapt.hypergrad import (
     Neumann,
     Params,
     Unroll,
-    exact_hypergradient,
 )
 from metapt.hypergrad.nested import cloned
 
-from .problems import DTYPE, Normed, SeededBatch, called, classification, counted, flat, flat_vector, rebuilt
+from .problems import DTYPE, Normed, SeededBatch, called, classification, counted, exact, flat, flat_vector, rebuilt
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -55,9 +54,9 @@ def tensors(value: Any) -> Iterator[Tensor]:
         yield from tensors([getattr(value, field.name) for field in fields(value)])
 
 
-def call(problem: Normed, inverse: Any = Dense(damping=1.0), solver: Any = STEPS, **changes: Any) -> Any:  # noqa: B008
-    given = {"pretrain_batch": PRETRAIN, "train": TRAIN, "validation_batch": VALIDATION}
-    return called(problem, inverse=inverse, solver=solver, **{**given, **changes})
+def call(problem: Normed, **changes: Any) -> Any:
+    given = {"pretrain_batch": PRETRAIN, "train_batches": TRAIN, "validation_batch": VALIDATION}
+    return called(problem, **given | {"inverse": Dense(damping=1.0), "finetuning": STEPS} | changes)
 
 
 HOW = [(solver, INVERSES[0]) for solver in SOLVERS] + [(SOLVERS[0], inverse) for inverse in INVERSES[1:]]
@@ -76,7 +75,7 @@ def test_every_argument_is_bitwise_what_it_was_and_no_result_has_a_graph(
     given = [problem.pretrained, problem.meta, problem.head, state, PRETRAIN, TRAIN, VALIDATION]
     before = [(value, value.detach().clone(), value.requires_grad) for value in tensors(given)]
     assert len(before) > 15
-    found = list(tensors(call(problem, inverse, solver, head_state=state)))
+    found = list(tensors(call(problem, inverse=inverse, finetuning=solver, head_state=state)))
     assert len(found) > 15
     assert not any(value.requires_grad for value in found)
     for value, copy, flag in before:
@@ -90,17 +89,8 @@ def test_the_exact_hypergradient_changes_nothing_and_returns_nothing_attached() 
     for value in tensors([problem.pretrained.encoder, problem.pretrained.head, problem.meta, problem.head]):
         value.requires_grad_()
     before = [(value, value.detach().clone()) for value in tensors([problem.pretrained, problem.meta, problem.head])]
-    result = exact_hypergradient(
-        problem,
-        problem.pretrained,
-        problem.meta,
-        problem.head,
-        pretrain_batches=[PRETRAIN],
-        train_batches=TRAIN,
-        validation_batches=[VALIDATION],
-        pretrain_optimizer=SGD(lr=0.1, momentum=0.9),
-        finetune_optimizer=Adam(lr=0.1),
-    )
+    batches = {"pretrain_batches": [PRETRAIN], "train_batches": TRAIN, "validation_batches": [VALIDATION]}
+    result = exact(problem, **batches, pretrain_optimizer=SGD(0.1, 0.9), finetune_optimizer=Adam(0.1))
     assert all(torch.equal(value, copy) and value.grad is None for value, copy in before)
     assert not any(value.requires_grad for value in tensors(result))
 
@@ -111,7 +101,7 @@ def test_fine_tuning_uses_the_given_statistics_and_pretraining_those_of_the_mini
     before = {name: value.clone() for name, value in buffers.items()}
     shifted = {**buffers, "1.running_mean": buffers["1.running_mean"] + 1}
     result, other = (
-        call(problem, solver=Unroll(0), train=[], pretrained=problem.pretrained._replace(buffers=given))
+        call(problem, finetuning=Unroll(0), train_batches=[], pretrained=problem.pretrained._replace(buffers=given))
         for given in (buffers, shifted)
     )
     assert all(torch.equal(buffers[name], value) for name, value in before.items())

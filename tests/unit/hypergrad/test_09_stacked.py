@@ -43,15 +43,15 @@ def unstack(params: Params, index: int) -> Params:
 def alone(index: int, inverse: Any, solver: Any, problem: Any = PROBLEM, **options: Any) -> Any:
     own = {"pretrained": PRETRAINED[index], "meta": METAS[index], "head": HEADS[index]} | options
     batches = {"pretrain_batch": PRETRAIN[index], "validation_batch": VALIDATION[index]}
-    return called(problem, inverse=inverse, solver=solver, train=[batch[index] for batch in TRAIN], **batches, **own)
+    train = [batch[index] for batch in TRAIN]
+    return called(problem, inverse=inverse, finetuning=solver, train_batches=train, **batches, **own)
 
 
 def together(inverse: Any, solver: Any, problem: Any = PROBLEM, **options: Any) -> Any:
     own = {"pretrained": stack_pretrained(PRETRAINED), "meta": stack(METAS), "head": stack(HEADS)} | options
     batches = {"pretrain_batch": pile(PRETRAIN), "validation_batch": pile(VALIDATION)}
-    return called(
-        Stacked(problem), inverse=inverse, solver=solver, train=[pile(batch) for batch in TRAIN], **batches, **own
-    )
+    train = [pile(batch) for batch in TRAIN]
+    return called(Stacked(problem), inverse=inverse, finetuning=solver, train_batches=train, **batches, **own)
 
 
 @pytest.mark.parametrize(

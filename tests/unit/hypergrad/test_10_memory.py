@@ -58,8 +58,8 @@ def held(function: Callable[[], Any]) -> Meter:
 
 
 def call(problem: Any, inverse: Any, solver: Any, train: list[Any], **changes: Any) -> Any:
-    batches = {"pretrain_batch": PRETRAIN, "train": train, "validation_batch": VALIDATION}
-    return called(problem, inverse=inverse, solver=solver, **batches, **changes)
+    batches = {"pretrain_batch": PRETRAIN, "train_batches": train, "validation_batch": VALIDATION}
+    return called(problem, inverse=inverse, finetuning=solver, **batches, **changes)
 
 
 @pytest.mark.parametrize("solver", [Unroll(1, Adam(lr=0.1)), Unroll(1, SGD(lr=0.1), network=True)])

@@ -23,9 +23,9 @@ TRAIN = [classification(500 + 2 * i, 6) for i in range(2)]
 
 def call(inverse: Any, solver: Any, device: str) -> Any:
     problem = Classifier()
-    own = {"pretrained": problem.pretrained, "meta": problem.meta, "head": problem.head, "train": TRAIN}
+    own = {"pretrained": problem.pretrained, "meta": problem.meta, "head": problem.head, "train_batches": TRAIN}
     given = own | {"pretrain_batch": classification(700, 9), "validation_batch": classification(600, 7)}
-    return called(problem, inverse=inverse, solver=solver, **moved(given, device))
+    return called(problem, inverse=inverse, finetuning=solver, **moved(given, device))
 
 
 @pytest.mark.parametrize("inverse", [Neumann(5, 0.1), ConjugateGradient(1e-10, 200, damping=1.0), Dense(damping=1.0)])

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from metapt.hypergrad import SGD, Dense, FittedHead, Identity, Neumann, Params, Pretrained, Unroll, exact_hypergradient
+from metapt.hypergrad import Dense, FittedHead, Identity, Neumann, Params, Pretrained, Unroll
 from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
 
+from . import problems
 from .problems import Batch, called, draw
 
 Function = Callable[[Tensor], Tensor]
@@ -58,24 +59,14 @@ HEAD = {"h": draw(4, 4)}
 def call(problem: Any, finetuning: Any = Unroll(0), inverse: Any = Neumann(2, 0.1), **changes: Any) -> Tensor:  # noqa: B008
     given = {"head": HEAD, "pretrain_batch": PRETRAIN, "validation_batch": VALIDATION} | changes
     train = [TRAIN] * getattr(finetuning, "steps", 1)
-    phi: Tensor = called(problem, inverse=inverse, solver=finetuning, train=train, **given).gradient["phi"]
+    phi = called(problem, inverse=inverse, finetuning=finetuning, train_batches=train, **given).gradient["phi"]
     assert phi.any()
     return phi
 
 
 def exact(problem: Any, network: bool = True) -> Tensor:
-    return exact_hypergradient(
-        problem,
-        problem.pretrained,
-        problem.meta,
-        HEAD,
-        pretrain_batches=[PRETRAIN] * 2,
-        train_batches=[TRAIN],
-        validation_batches=[VALIDATION],
-        pretrain_optimizer=SGD(lr=0.1),
-        finetune_optimizer=SGD(lr=0.1),
-        network=network,
-    ).gradient["phi"]
+    batches = {"pretrain_batches": [PRETRAIN] * 2, "train_batches": [TRAIN], "validation_batches": [VALIDATION]}
+    return problems.exact(problem, head=HEAD, network=network, **batches).gradient["phi"]
 
 
 def compiled(function: Function, backend: str = "aot_eager") -> Function:

@@ -42,8 +42,8 @@ class Forward(Classifier):
 
 def call(problem: Any, inverse: Any, keep_gradient: bool) -> Any:
     batches = {"pretrain_batch": classification(700, 9), "validation_batch": classification(600, 7)}
-    train, solver = [classification(500, 6)], Unroll(1, SGD(0.3))
-    return called(problem, inverse=inverse, solver=solver, train=train, keep_gradient=keep_gradient, **batches)
+    ft = {"train_batches": [classification(500, 6)], "finetuning": Unroll(1, SGD(0.3))}
+    return called(problem, inverse=inverse, keep_gradient=keep_gradient, **batches, **ft)
 
 
 @pytest.mark.parametrize("inverse", [Identity(), Neumann(0, 0.3)])

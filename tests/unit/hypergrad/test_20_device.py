@@ -43,12 +43,12 @@ INVERSES: list[tuple[Inverse, dict[str, int]]] = [
 
 def prepared(problem: Any, labels: Callable[..., Any], **how: Any) -> Callable[[str], Callable[[], Any]]:
     """Return what `rehearse` takes, for hypergradients of a problem whose FT minibatches `labels` makes."""
-    how = {"solver": Unroll(2, SGD(lr=0.3)), **how}
+    how = {"finetuning": Unroll(2, SGD(lr=0.3)), **how}
 
     def prepare(device: str) -> Callable[[], Any]:
         own = {"pretrained": problem.pretrained, "meta": problem.meta, "head": problem.head}
-        train = [labels(500 + i, 6) for i in range(how["solver"].minibatches)]
-        batches = {"pretrain_batch": classification(700, 9), "train": train, "validation_batch": labels(600, 7)}
+        train = [labels(500 + i, 6) for i in range(how["finetuning"].minibatches)]
+        batches = {"pretrain_batch": classification(700, 9), "train_batches": train, "validation_batch": labels(600, 7)}
         given = moved(own | batches, device)
 
         def step() -> Any:
@@ -61,7 +61,7 @@ def prepared(problem: Any, labels: Callable[..., Any], **how: Any) -> Callable[[
 
 
 def waits_of(solver: FineTuning, rehearse: Rehearse, problem: Any = None, labels: Any = classification) -> Any:
-    return rehearse(prepared(problem or WithoutRidge(), labels, solver=solver))
+    return rehearse(prepared(problem or WithoutRidge(), labels, finetuning=solver))
 
 
 @pytest.mark.parametrize(

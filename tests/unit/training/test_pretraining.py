@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from metapt.errors import ConfigError, TrainingError
-from metapt.hypergrad import SGD, Adam, Params, Pretrained, Unroll, exact_hypergradient
+from metapt.hypergrad import SGD, Adam, Params, Pretrained, Unroll
 from metapt.hypergrad.params import joined, parted
 from metapt.training import replay
 from metapt.training.batches import StreamBatches
@@ -23,6 +23,7 @@ from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
 from metapt.training.streams import ShuffledStream
 
+from ..hypergrad.problems import exact
 from .problems import Batch, Classifier, Normed, OwnStreams, Streams, classification, same
 
 SPEC = OptimizerSpec("Adam", {"lr": 0.05})
@@ -180,16 +181,13 @@ def test_it_is_the_exact_hypergradient_through_the_last_steps(problem: Any, opti
     streams = Streams(classification)
     first = replay.pretraining(problem, streams, problem.pretrained, optimizer)
     before = parted(first.run(problem.meta, STEPS - horizon), problem.pretrained, first.buffers)
-    rest = exact_hypergradient(
+    rest = exact(
         problem,
-        before,
-        problem.meta,
-        problem.head,
+        pretrained=before,
         pretrain_batches=[streams.pretrain() for _ in range(horizon)],
         train_batches=[],
         validation_batches=[streams.validation()],
         pretrain_optimizer=optimizer,
-        finetune_optimizer=SGD(0.1),
     )
     for name, value in rest.gradient.items():
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)

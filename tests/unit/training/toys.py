@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from metapt import LoaderBatches, MetaPretraining, MetaSettings, ModuleProblem, OptimizerSpec, Pretrainer
-from metapt.hypergrad import Dense, Params, Pretrained, Unroll, exact_hypergradient, hypergradient
+from metapt.hypergrad import Dense, Params, Pretrained, Unroll
 from metapt.hypergrad.optimizers import SGD
 
+from ..hypergrad import problems
+from ..hypergrad.problems import called
 from .problems import DTYPE, draw
 
 X, Y = draw(0, 12, 3), draw(1, 12, 2)
@@ -93,17 +95,9 @@ def by_hand(
 def gradient(toy: Any, data: Any = (X, Y), **changes: Any) -> Tensor:
     """Return one hypergradient, with the exact inverse of H + 1 and one unrolled FT step."""
     train, validation = split(data)
-    arguments: dict[str, Any] = {
-        "pretrained": toy.pretrained,
-        "meta": META,
-        "head": toy.head,
-        "pretrain_batch": data,
-        "train_batches": [train],
-        "validation_batch": validation,
-        "inverse": Dense(damping=1.0),
-        "finetuning": Unroll(1, SGD(0.1)),
-    }
-    return hypergradient(toy, **arguments | changes).gradient["w"]
+    given = {"meta": META, "pretrain_batch": data, "train_batches": [train], "validation_batch": validation}
+    how = {"inverse": Dense(damping=1.0), "finetuning": Unroll(1, SGD(0.1))}
+    return called(toy, **given | how | changes).gradient["w"]
 
 
 def agreeing(toy: Any, data: Any = (X, Y)) -> tuple[Tensor, Tensor]:
@@ -137,17 +131,8 @@ def agreeing(toy: Any, data: Any = (X, Y)) -> tuple[Tensor, Tensor]:
 def exact(toy: Any, data: Any = (X, Y)) -> Tensor:
     """Return the exact hypergradient through four PT steps and one FT step of the network."""
     train, validation = split(data)
-    return exact_hypergradient(
-        toy,
-        toy.pretrained,
-        META,
-        toy.head,
-        pretrain_batches=[data] * 4,
-        train_batches=[train],
-        validation_batches=[validation],
-        pretrain_optimizer=SGD(0.3),
-        finetune_optimizer=SGD(0.3),
-    ).gradient["w"]
+    batches = {"pretrain_batches": [data] * 4, "train_batches": [train], "validation_batches": [validation]}
+    return problems.exact(toy, meta=META, **batches).gradient["w"]
 
 
 def arguments(
