@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from metapt.errors import TrainingError
 from metapt.hypergrad import Diagnostics, Identity, Status, Unroll
 from metapt.training.diagnosis import Diagnosis, Trace, Verdict
 from metapt.training.optimizers import OptimizerSpec
@@ -29,6 +30,7 @@ def ran(
     problem: Line | None = None,
     start: float = 1.0,
     targets: dict[int, float] | None = None,
+    max_skipped: int = 1000,
     **optimizer_settings: Any,
 ) -> Diagnosis:
     """phi <- phi - meta_lr (phi - target) with noisy minibatches."""
@@ -41,7 +43,15 @@ def ran(
     how = {"inverse": Identity(), "finetuning": Unroll(0), "pretrain_optimizer": pretrain, "meta_optimizer": meta}
     problem = problem or Line()
     problem.meta, problem.head = {"phi": torch.tensor([start], dtype=DTYPE)}, {}
-    return loop_of(problem, Streams(batch), iterations=iterations, warmup=warmup, max_skipped=iterations, **how).run()
+    return loop_of(problem, Streams(batch), iterations=iterations, warmup=warmup, max_skipped=max_skipped, **how).run()
+
+
+def test_too_many_exploding_hypergradients_in_a_row_stop_the_run_with_advice() -> None:
+    nearly = dict.fromkeys((12, 13, 15, 16), -1e9)
+    ran(targets=nearly, max_skipped=3)
+    words = "3 hypergradients in a row .* at iteration 17, was exploding .*changing wildly: lower the learning rate of"
+    with pytest.raises(TrainingError, match=words):
+        ran(targets=nearly | {17: -1e9}, max_skipped=3)
 
 
 class Deaf(Line):

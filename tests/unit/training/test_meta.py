@@ -1,4 +1,4 @@
-"""The loop is Algorithm 2, number by number; it keeps its arguments, survives bad hypergradients, and resumes."""
+"""The loop is Algorithm 2, number by number, with all its options, and resumes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from metapt.errors import TrainingError
-from metapt.hypergrad import SGD, Adam, Identity, Neumann, Params, Pretrained, Unroll
+from metapt.hypergrad import SGD, Adam, Neumann, Params, Pretrained, Unroll
 from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta import MetaPretraining
 from metapt.training.optimizers import OptimizerSpec
@@ -25,21 +24,25 @@ from .problems import DTYPE, Batch, Classifier, Normed, OwnStreams, Streams, cla
 HEAD_LR, STEP_SIZE, UNROLL_STEPS = 0.3, 0.05, 2
 
 
+def ft_loss(problem: Any, head: Params, network: Params, batch: Batch) -> Tensor:
+    loss: Tensor = problem.head_loss(head, problem.encode(network, batch), batch)
+    return loss
+
+
 def hypergradient_by_hand(
     problem: Any, pretrained: Pretrained, meta: Params, head: Params, batches: Streams
 ) -> tuple[list[Tensor], Params]:
     """Return -g2 (I + (I - a H)) a d2L/(dw dphi), g2 through two SGD steps on the head, and the head after them."""
     encoder, pretrain_head, phi, psi = (copied(part) for part in (pretrained.encoder, pretrained.head, meta, head))
-    pretrain_batch = batches.pretrain()
+    buffers = {name: value.clone() for name, value in pretrained.buffers.items()}  # those of the run stay as they are
+    network, pretrain_batch = {**encoder, **buffers}, batches.pretrain()
     for batch in [batches.train() for _ in range(UNROLL_STEPS)]:
-        loss = problem.head_loss(psi, problem.encode(encoder, batch), batch)
-        slopes = torch.autograd.grad(loss, list(psi.values()), create_graph=True)
+        slopes = torch.autograd.grad(ft_loss(problem, psi, network, batch), list(psi.values()), create_graph=True)
         psi = {name: value - HEAD_LR * slope for (name, value), slope in zip(psi.items(), slopes, strict=True)}
-    batch = batches.validation()
-    g2 = torch.autograd.grad(problem.head_loss(psi, problem.encode(encoder, batch), batch), list(encoder.values()))
+    g2 = torch.autograd.grad(ft_loss(problem, psi, network, batches.validation()), list(encoder.values()))
     v = [*g2, *(torch.zeros_like(value) for value in pretrain_head.values())]
     weights = [*encoder.values(), *pretrain_head.values()]
-    loss = problem.pretrain_loss(Pretrained(encoder, pretrain_head), phi, pretrain_batch)
+    loss = problem.pretrain_loss(Pretrained(encoder, pretrain_head, buffers), phi, pretrain_batch)
     gradient = torch.autograd.grad(loss, weights, create_graph=True)
     curved = torch.autograd.grad(gradient, weights, v, retain_graph=True)
     solved = [STEP_SIZE * (2 * a - STEP_SIZE * b) for a, b in zip(v, curved, strict=True)]
@@ -65,25 +68,26 @@ def algorithm_2(
     encoder, pretrain_head, phi, psi = (
         copied(part) for part in (problem.pretrained.encoder, problem.pretrained.head, problem.meta, problem.head)
     )
+    buffers = {name: value.clone() for name, value in problem.pretrained.buffers.items()}
     average = {name: value.detach().clone() for name, value in phi.items()}
     pretrain_optimizer = torch.optim.Adam([*encoder.values(), *pretrain_head.values()], lr=0.05)
     stepper = meta_optimizer(phi)
     for n in range(N):
         for p in range(P):
             pretrain_optimizer.zero_grad()
-            problem.pretrain_loss(Pretrained(encoder, pretrain_head), phi, batches.pretrain()).backward()
+            problem.pretrain_loss(Pretrained(encoder, pretrain_head, buffers), phi, batches.pretrain()).backward()
             pretrain_optimizer.step()
             if n < warmup or p < P - 1:
                 for _ in range(head_steps):
-                    batch = batches.train()
                     psi = copied(psi)
-                    problem.head_loss(psi, problem.encode(encoder, batch), batch).backward()
+                    ft_loss(problem, psi, {**encoder, **buffers}, batches.train()).backward()
                     psi = {name: value.detach() - HEAD_LR * value.grad for name, value in psi.items()}
         if n < warmup:
             continue
         total = [torch.zeros_like(value) for value in phi.values()]
         for _ in range(accumulate):
-            gradient, psi = hypergradient_by_hand(problem, Pretrained(encoder, pretrain_head), phi, psi, batches)
+            pretrained = Pretrained(encoder, pretrain_head, buffers)
+            gradient, psi = hypergradient_by_hand(problem, pretrained, phi, psi, batches)
             total = [a + b / accumulate for a, b in zip(total, gradient, strict=True)]
         length = torch.cat([value.reshape(-1) for value in total]).norm()
         if normalise:
@@ -97,12 +101,13 @@ def algorithm_2(
             average = {name: decay * average[name] + (1 - decay) * phi[name].detach() for name in phi}
         else:
             average = {name: value.detach().clone() for name, value in phi.items()}
-    return {"encoder": encoder, "pretrain_head": pretrain_head, "meta": phi, "head": psi, "average": average}
+    parts = {"meta": phi, "head": psi, "average": average}
+    return {"encoder": encoder, "pretrain_head": pretrain_head, "buffers": buffers} | parts
 
 
 def state(loop: MetaPretraining) -> dict[str, Params]:
     parts = {"meta": loop.meta, "head": loop.head, "average": loop.averaged_meta}
-    return {"encoder": loop.pretrained.encoder, "pretrain_head": loop.pretrained.head, **parts}
+    return dict(zip(("encoder", "pretrain_head", "buffers"), loop.pretrained, strict=True)) | parts
 
 
 FIELDS: dict[str, Any] = {
@@ -174,9 +179,9 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("changes", "by_hand"), ALGORITHMS.values(), ids=ALGORITHMS)
 def test_the_loop_is_algorithm_2(changes: dict[str, Any], by_hand: dict[str, Any]) -> None:
-    loop = made(Classifier(), **changes)
+    loop = made(Normed(), **changes)
     loop.run()
-    expected = algorithm_2(Classifier(), **({"N": 6, "P": 2} | by_hand))
+    expected = algorithm_2(Normed(), **({"N": 6, "P": 2} | by_hand))
     for part, params in state(loop).items():
         torch.testing.assert_close(params, {k: v.detach() for k, v in expected[part].items()}, rtol=1e-10, atol=1e-12)
 
@@ -199,30 +204,6 @@ def test_a_step_of_the_head_leaves_what_its_loss_does_not_use(used: bool) -> Non
     loop.run()
     assert not used or torch.equal(loop.head["spare"], torch.ones(2, dtype=DTYPE))
     assert not torch.equal(loop.meta["weights"], problem.meta["weights"])
-
-
-def test_inputs_are_not_changed() -> None:
-    problem = Normed()
-    before = copy.deepcopy((problem.pretrained, problem.meta, problem.head))
-    made(problem, average_decay=0.5, head_steps_between_updates=1).run()
-    assert same(before, (problem.pretrained, problem.meta, problem.head))
-    assert not any(value.requires_grad for part in problem.pretrained for value in part.values())
-
-
-def test_buffers_are_updated_by_the_pt_steps_and_by_nothing_else() -> None:
-    problem, drawn = Normed(), []
-    batches = Streams(lambda *args: drawn.append((args[0], classification(*args))) or drawn[-1][1])
-    still = OptimizerSpec("SGD", {"lr": 1e-12})
-    loop = made(problem, batches, head_steps_between_updates=2, pretrain_optimizer=still, meta_optimizer=still)
-    loop.run()
-    pretrain = [batch for name, batch in drawn if name == "pretrain"]
-    stepped = [batch for index, batch in enumerate(pretrain) if index % 3 < 2]  # each third is the hypergradient's
-    mean = problem.pretrained.buffers["1.running_mean"]
-    for batch in stepped:
-        hidden = problem.module[0](batch.inputs).detach()
-        mean = 0.9 * mean + 0.1 * hidden.mean(0)
-    torch.testing.assert_close(loop.pretrained.buffers["1.running_mean"], mean)
-    assert loop.pretrained.buffers["1.num_batches_tracked"] == len(stepped) == 12
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -321,41 +302,6 @@ def test_pt_steps_see_the_minibatches_of_plain_pt_to_the_end(changes: dict[str, 
     own = chosen.accumulate - chosen.reuse_gradient  # hypergradients of a meta-update that no PT step follows along
     assert loop.batches.counts["hypergradient"] == updates * own
     assert loop.batches.counts["pretrain"] == chosen.iterations * chosen.pretrain_steps + chosen.reuse_gradient
-
-
-def line(targets: dict[int, float], **changes: Any) -> MetaPretraining:
-    """phi <- phi - 0.1 (phi - target) from 3, the target 1 but in the validation minibatches that are named."""
-
-    def batch(name: str, count: int, generator: torch.Generator) -> Tensor:
-        return torch.tensor(targets.get(count, 1.0) if name == "validation" else 0.0, dtype=DTYPE)
-
-    pretrain, meta = (OptimizerSpec("SGD", {"lr": lr}) for lr in (1.0, 0.1))
-    fields = {"iterations": 30, "pretrain_steps": 1, "inverse": Identity(), "finetuning": Unroll(0)}
-    fields |= {"pretrain_optimizer": pretrain, "meta_optimizer": meta}
-    problem = problems.Line()
-    problem.meta, problem.head = {"phi": torch.tensor([3.0], dtype=DTYPE)}, {}
-    return made(problem, Streams(batch), **fields | changes)
-
-
-@pytest.mark.parametrize(("value", "symptom"), [(torch.nan, "not finite"), (1e9, "exploding")])
-def test_a_bad_hypergradient_is_skipped_counted_and_reported(value: float, symptom: str) -> None:
-    loop = line({15: value, 20: value, 21: value})
-    diagnosis = loop.run()
-    assert loop.guard.skipped == {"not finite": 0, "exploding": 0} | {symptom: 3}
-    assert loop.meta["phi"].item() == pytest.approx(1 + 2 * 0.9**27)
-    assert diagnosis.figures["skipped"] == pytest.approx(0.1)
-
-
-NOT_FINITE = r"was not finite \(norm nan\), as the FT validation loss was nan\. Look for NaN in the FT valid"
-EXPLODING = "was exploding .*changing wildly: lower the learning rate of the meta-parameters, or use an optim"
-
-
-@pytest.mark.parametrize(("value", "advice"), [(torch.nan, NOT_FINITE), (-1e9, EXPLODING)])
-def test_too_many_bad_hypergradients_in_a_row_stop_the_run_with_advice(value: float, advice: str) -> None:
-    nearly = dict.fromkeys((12, 13, 15, 16), value)
-    line(nearly, max_skipped=3).run()
-    with pytest.raises(TrainingError, match=f"3 hypergradients in a row .* at iteration 17, {advice}"):
-        line(nearly | {17: value}, max_skipped=3).run()
 
 
 RESUMED: dict[str, dict[str, Any]] = {

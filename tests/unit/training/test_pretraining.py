@@ -23,7 +23,7 @@ from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Recorder
 from metapt.training.streams import ShuffledStream
 
-from ..hypergrad.problems import exact
+from ..hypergrad.problems import exact, trained
 from .problems import Batch, Classifier, Normed, OwnStreams, Streams, classification, same
 
 SPEC = OptimizerSpec("Adam", {"lr": 0.05})
@@ -42,16 +42,9 @@ def test_it_is_a_plain_loop_in_torch() -> None:
         ours.run(meta, 7)
     assert same(before, (problem.pretrained, meta))
     assert all(value.grad is None for value in meta.values())
-    encoder, head = ({k: v.clone().requires_grad_() for k, v in part.items()} for part in problem.pretrained[:2])
-    buffers = {name: value.clone() for name, value in problem.pretrained.buffers.items()}
-    optimizer = torch.optim.Adam([*encoder.values(), *head.values()], lr=0.05)
-    for _ in range(7):
-        optimizer.zero_grad()
-        loss = problem.pretrain_loss(Pretrained(encoder, head, buffers), problem.meta, batches.pretrain())
-        loss.backward()
-        optimizer.step()
-    assert same(ours.pretrained, Pretrained(encoder, head, buffers))
-    assert buffers["1.num_batches_tracked"] == 7
+    plain = trained(problem, problem.meta, [batches.pretrain() for _ in range(7)], lambda p: torch.optim.Adam(p, 0.05))
+    assert same(ours.pretrained, plain)
+    assert plain.buffers["1.num_batches_tracked"] == 7
 
 
 @pytest.mark.parametrize("spec", [SPEC, OptimizerSpec("SGD", {"lr": 0.1, "momentum": 0.9})], ids=["Adam", "momentum"])
