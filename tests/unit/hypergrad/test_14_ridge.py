@@ -105,22 +105,6 @@ def test_each_part_is_encoded_once() -> None:
     assert problem.encoded == 4
 
 
-def test_features_of_any_scale_and_offset_have_the_same_price() -> None:
-    class Moved(Regressed):
-        def encode(self, encoder: Params, batch: Batch) -> Tensor:
-            return 50 * super().encode(encoder, batch) + 7
-
-    expected, moved = (tune(RidgeHead(L2), problem=problem) for problem in (PROBLEM, Moved()))
-    torch.testing.assert_close(moved.validation_loss, expected.validation_loss, rtol=1e-9, atol=0.0)
-    torch.testing.assert_close(moved.encoder_gradient, expected.encoder_gradient, rtol=1e-7, atol=1e-9)
-
-
-def test_a_head_that_knows_nothing_has_the_price_1() -> None:
-    result = tune(RidgeHead(1e12), [VALIDATION], VALIDATION)
-    assert float(result.validation_loss) == pytest.approx(1, abs=1e-9)
-    assert float(result.train_losses) == pytest.approx(1, abs=1e-9)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [3, 7, 97, 1000])
 def test_a_task_with_one_label_is_left_out(size: int, dtype: torch.dtype) -> None:
