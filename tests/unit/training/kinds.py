@@ -108,5 +108,5 @@ def _flat(value: Any) -> Tensor:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return torch.cat([_flat(each) for each in value])
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *map(_flat, value)])
     return torch.as_tensor(value, dtype=torch.float64).detach().flatten()

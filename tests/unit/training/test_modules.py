@@ -75,14 +75,14 @@ def dropped() -> nn.Sequential:
 
 
 def of_pt(way: str) -> Any:
-    return toys.pretrained(problem(Recomputed(toys.body(), WAYS[way]))).vector(), by_hand(toys.body())
+    return toys.pretrained(problem(Recomputed(toys.body(), WAYS[way]))), by_hand(toys.body())
 
 
 def of_statistics() -> Any:
     """They are updated once a step."""
     ours, plain = (toys.pretrained(problem(Recomputed(dropped(), way))) for way in (KEEP, None))
     assert ours.buffers["inner.1.num_batches_tracked"] == 20
-    return [*ours.vector(), *ours.buffers.values()], [*plain.vector(), *plain.buffers.values()]
+    return ours, plain
 
 
 def checkpointed(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
@@ -167,7 +167,7 @@ def test_a_closure_over_the_module_gets_the_tensors_of_the_call() -> Any:
         return toys.pretrain_loss(encoder, head, meta, batch) + sum(p.square().sum() for p in encoder.parameters())
 
     toy = problem(encoder, pretrain_loss=lambda _, *given: plain(encoder, *given))
-    return toys.pretrained(toy).vector(), by_hand(encoder, loss=plain)
+    return toys.pretrained(toy), by_hand(encoder, loss=plain)
 
 
 HOOKS = "gradient hooks of parameters"
@@ -316,7 +316,7 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize(("compares", "make"), [(right(row), make) for row, make in TRAINED.items()], ids=range(4))
 def test_plain_pretraining_is_that_of_a_loop_by_hand(compares: Callable[..., Any], make: Callable[[], Any]) -> None:
     encoder = make()
-    compares(lambda: (toys.pretrained(problem(encoder)).vector(), by_hand(encoder)))()
+    compares(lambda: (toys.pretrained(problem(encoder)), by_hand(encoder)))()
 
 
 def test_a_buffer_that_changes_its_shape_is_refused() -> None:
@@ -349,7 +349,7 @@ def test_gradients_of_the_loss_itself_are_no_part_of_a_step() -> Any:
         slope = (loss.backward(), x.grad)[1] if calls else torch.autograd.grad(loss, x)[0]
         return toys.pretrain_loss(encoder, head, meta, (batch[0] + 0.1 * slope.sign(), batch[1]))
 
-    return tuple(toys.pretrained(problem(pretrain_loss=partial(attacked, calls))).vector() for calls in (True, False))
+    return tuple(toys.pretrained(problem(pretrain_loss=partial(attacked, calls))) for calls in (True, False))
 
 
 class Shift(nn.Module):
@@ -382,7 +382,7 @@ def test_a_part_may_stay_in_evaluation_mode() -> Any:
         return toys.pretrain_loss(encoder, *given)
 
     encoder = nn.Sequential(linear(10), norm())
-    return toys.pretrained(problem(encoder, pretrain_loss=loss)).vector(), by_hand(encoder, loss=loss)
+    return toys.pretrained(problem(encoder, pretrain_loss=loss)), by_hand(encoder, loss=loss)
 
 
 def follow(teacher: Any, encoder: Any, *given: Any) -> Tensor:
@@ -430,18 +430,11 @@ def test_the_modules_stay_as_they_are(encoder: nn.Module) -> Any:
 @pytest.mark.parametrize("encoder", [nn.Sequential(linear(10), norm(), nn.Tanh()), twice()])
 def test_pretraining_loads_into_the_modules_what_torch_would_have_trained_there(encoder: nn.Module) -> None:
     head = nn.Sequential(linear(14), norm(), linear(20, 3, 2))
-    theirs = copy.deepcopy((encoder, head))
-    toy = problem(encoder, head=head)
+    toy, plain = problem(encoder, head=head), by_hand(encoder, head, 5)
     trained = toys.pretrained(toy, 5)
     trained.load_into(encoder, head)
-    optimizer = torch.optim.SGD([*theirs[0].parameters(), *theirs[1].parameters()], lr=0.3)
-    for _ in range(5):
-        optimizer.zero_grad()
-        toys.pretrain_loss(theirs[0].train(), theirs[1].train(), META, (X, Y)).backward()
-        optimizer.step()
-    for ours, plain in zip((encoder, head), theirs, strict=True):
-        for name, value in plain.state_dict().items():
-            torch.testing.assert_close(ours.state_dict()[name], value)
+    for ours, theirs in zip(Pretrained.from_modules(encoder, head), plain, strict=True):
+        torch.testing.assert_close(ours, theirs)
     assert int(head[1].num_batches_tracked) == 5
     features = toy.encode({**trained.encoder, **trained.buffers}, (X, Y))
     torch.testing.assert_close(features, encoder.eval()(X))

@@ -80,16 +80,15 @@ def pretrained(toy: ModuleProblem, steps: int = 20) -> Pretrained:
 
 def by_hand(
     encoder: nn.Module, head: nn.Module | None = None, steps: int = 20, loss: Callable[..., Tensor] = pretrain_loss
-) -> list[Tensor]:
-    """Return the parameters that a plain loop of torch leaves in copies of the modules."""
+) -> Pretrained:
+    """Return what a plain loop of torch leaves in copies of the modules."""
     encoder, head = copy.deepcopy((encoder.train(), (head or linear(20, 3, 2)).train()))
-    parameters = [*encoder.parameters(), *head.parameters()]
-    optimizer = torch.optim.SGD(parameters, lr=0.3)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.3)
     for _ in range(steps):
         optimizer.zero_grad()
         loss(encoder, head, META, (X, Y)).backward()
         optimizer.step()
-    return parameters
+    return Pretrained.from_modules(encoder, head)
 
 
 def gradient(toy: Any, data: Any = (X, Y), **changes: Any) -> Tensor:
