@@ -186,14 +186,8 @@ class WithoutRidge(Classifier):
         return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
 
 
-class SeededBatch(NamedTuple):
-    inputs: Tensor
-    targets: Tensor
-    seed: int
-
-
 class Normed(Classifier):
-    """The same with a module with BatchNorm as its encoder, and with dropout from a seed in the PT minibatch."""
+    """The same with a module with BatchNorm as its encoder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,11 +198,10 @@ class Normed(Classifier):
         buffers["1.running_mean"], buffers["1.running_var"] = draw(28, 5), draw(29, 5).exp()
         self.pretrained = Pretrained(encoder, self.pretrained.head, buffers)
 
-    def mask(self, batch: SeededBatch) -> Tensor:
-        generator = torch.Generator().manual_seed(batch.seed)
-        return 2 * (torch.rand(len(batch.inputs), 5, generator=generator, dtype=DTYPE) < 0.5)
+    def mask(self, batch: Any) -> Tensor:
+        return torch.ones((), dtype=DTYPE)
 
-    def pretrain_outputs(self, pretrained: Pretrained, meta: Params, batch: SeededBatch) -> Tensor:
+    def pretrain_outputs(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
         self.module.train()
         features = functional_call(self.module, {**pretrained.encoder, **pretrained.buffers}, batch.inputs)
         return self.mask(batch) * features @ pretrained.head["weight"].T + pretrained.head["bias"]
@@ -217,6 +210,20 @@ class Normed(Classifier):
         self.module.eval()
         result: Tensor = functional_call(self.module, encoder, batch.inputs)
         return result
+
+
+class SeededBatch(NamedTuple):
+    inputs: Tensor
+    targets: Tensor
+    seed: int
+
+
+class Masked(Normed):
+    """The same with dropout from a seed in the PT minibatch."""
+
+    def mask(self, batch: SeededBatch) -> Tensor:
+        generator = torch.Generator().manual_seed(batch.seed)
+        return 2 * (torch.rand(len(batch.inputs), 5, generator=generator, dtype=DTYPE) < 0.5)
 
 
 def sgd(params: list[Tensor]) -> torch.optim.Optimizer:

@@ -13,7 +13,7 @@ from metapt.hypergrad import SGD, ExactHypergradient, Params, Pretrained, Unroll
 from .problems import (
     OPTIMIZERS,
     Classifier,
-    Normed,
+    Masked,
     Reference,
     SeededBatch,
     central_difference,
@@ -82,7 +82,7 @@ def test_what_the_stages_end_with_is_what_plain_training_ends_with() -> None:
 
 @pytest.mark.parametrize("network", [True, False])
 def test_with_batch_norm_and_dropout_it_is_exact_for_the_statistics_that_pretraining_ends_with(network: bool) -> None:
-    problem = Normed()
+    problem = Masked()
     batches = [SeededBatch(*classification(700 + 2 * i, 8), seed=i) for i in range(4)]
     result = through_all(problem, pretrain_batches=batches, network=network)
     ended = trained(problem, problem.meta, batches)

@@ -19,12 +19,11 @@ from metapt.hypergrad import (
     FittedHead,
     Identity,
     Neumann,
-    Params,
     Unroll,
 )
 from metapt.hypergrad.nested import cloned
 
-from .problems import DTYPE, Normed, SeededBatch, called, classification, counted, exact, flat, flat_vector, rebuilt
+from .problems import DTYPE, Masked, SeededBatch, called, classification, counted, exact, flat, flat_vector, rebuilt
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -54,7 +53,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
         yield from tensors([getattr(value, field.name) for field in fields(value)])
 
 
-def call(problem: Normed, **changes: Any) -> Any:
+def call(problem: Masked, **changes: Any) -> Any:
     given = {"pretrain_batch": PRETRAIN, "train_batches": TRAIN, "validation_batch": VALIDATION}
     return called(problem, **given | {"inverse": Dense(damping=1.0), "finetuning": STEPS} | changes)
 
@@ -67,7 +66,7 @@ HOW = [(solver, INVERSES[0]) for solver in SOLVERS] + [(SOLVERS[0], inverse) for
 def test_every_argument_is_bitwise_what_it_was_and_no_result_has_a_graph(
     solver: Any, inverse: Any, requires_grad: bool
 ) -> None:
-    problem = Normed()
+    problem = Masked()
     state = solver.optimizer.init(problem.head) if isinstance(solver, Unroll) else {}
     for params in (problem.pretrained.encoder, problem.pretrained.head, problem.meta, problem.head):
         for value in params.values():
@@ -85,7 +84,7 @@ def test_every_argument_is_bitwise_what_it_was_and_no_result_has_a_graph(
 
 
 def test_the_exact_hypergradient_changes_nothing_and_returns_nothing_attached() -> None:
-    problem = Normed()
+    problem = Masked()
     for value in tensors([problem.pretrained.encoder, problem.pretrained.head, problem.meta, problem.head]):
         value.requires_grad_()
     before = [(value, value.detach().clone()) for value in tensors([problem.pretrained, problem.meta, problem.head])]
@@ -96,7 +95,7 @@ def test_the_exact_hypergradient_changes_nothing_and_returns_nothing_attached() 
 
 
 def test_fine_tuning_uses_the_given_statistics_and_pretraining_those_of_the_minibatch_and_returns_new_ones() -> None:
-    problem = Normed()
+    problem = Masked()
     encoder, _, buffers = problem.pretrained
     before = {name: value.clone() for name, value in buffers.items()}
     shifted = {**buffers, "1.running_mean": buffers["1.running_mean"] + 1}
@@ -115,32 +114,10 @@ def test_fine_tuning_uses_the_given_statistics_and_pretraining_those_of_the_mini
     assert not torch.equal(before["1.running_mean"], buffers["1.running_mean"])
 
 
-def by_hand(problem: Normed, mask: Tensor, g2: Tensor, damping: float) -> Params:
-    """Return -(g2, 0) (H + damping)^-1 d2L / (dw dmeta) with one fixed mask, by autograd's own Hessian and Jacobian."""
-    at = flat_vector(problem.pretrained.vector())
+def test_a_mask_is_drawn_once_for_the_hessian_and_the_mixed_derivative_even_from_the_global_generator() -> None:
+    """It is -(g2, 0) (H + 1)^-1 d2L / (dw dmeta) with the one mask, by autograd's own second derivatives."""
 
-    class Fixed(Normed):
-        def mask(self, batch: SeededBatch) -> Tensor:
-            return mask
-
-    fixed = Fixed()
-
-    def loss(point: Tensor, weights: Tensor, ridge: Tensor) -> Tensor:
-        return fixed.pretrain_loss(rebuilt(problem.pretrained, point), {"weights": weights, "ridge": ridge}, PRETRAIN)
-
-    blocks = torch.autograd.functional.hessian(loss, (at, *problem.meta.values()))
-    v = torch.cat([g2, torch.zeros(at.numel() - g2.numel(), dtype=DTYPE)])
-    solved = torch.linalg.solve(blocks[0][0] + damping * torch.eye(at.numel(), dtype=DTYPE), v)
-    return {name: -solved @ blocks[0][index + 1] for index, name in enumerate(problem.meta)}
-
-
-def encoder_gradient(problem: Normed) -> Tensor:
-    encoder, _, buffers = problem.pretrained
-    return flat(STEPS(problem, encoder, buffers, problem.head, None, TRAIN, VALIDATION).encoder_gradient)
-
-
-def test_even_a_mask_from_the_global_generator_is_drawn_once() -> None:
-    class Careless(Normed):
+    class Careless(Masked):
         drawn: list[Tensor]
 
         def mask(self, batch: SeededBatch) -> Tensor:
@@ -149,10 +126,23 @@ def test_even_a_mask_from_the_global_generator_is_drawn_once() -> None:
 
     problem = counted(Careless())
     problem.drawn = []
-    g2 = encoder_gradient(problem)
     result = call(problem)
-    assert len(problem.drawn) == 1
-    torch.testing.assert_close(result.gradient, by_hand(problem, problem.drawn[0], g2, damping=1.0))
+    (mask,) = problem.drawn
+    problem.mask = lambda batch: mask
+    encoder, _, buffers = problem.pretrained
+    g2 = flat(STEPS(problem, encoder, buffers, problem.head, None, TRAIN, VALIDATION).encoder_gradient)
+    at = flat_vector(problem.pretrained.vector())
+
+    def loss(point: Tensor, *meta: Tensor) -> Any:
+        return problem.pretrain_loss(
+            rebuilt(problem.pretrained, point), dict(zip(problem.meta, meta, strict=True)), PRETRAIN
+        )
+
+    blocks = torch.autograd.functional.hessian(loss, (at, *problem.meta.values()))
+    v = torch.cat([g2, torch.zeros(len(at) - len(g2), dtype=DTYPE)])
+    solved = torch.linalg.solve(blocks[0][0] + torch.eye(len(at), dtype=DTYPE), v)
+    expected = {name: -solved @ block for name, block in zip(problem.meta, blocks[0][1:], strict=True)}
+    torch.testing.assert_close(result.gradient, expected)
 
 
 def test_a_copy_has_the_strides_of_its_tensor() -> None:

@@ -14,8 +14,7 @@ from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
 from metapt.training.streams import to_device
 
-from ..hypergrad import problems
-from ..hypergrad.problems import DTYPE, Batch, Classifier, draw
+from ..hypergrad.problems import DTYPE, Batch, Classifier, Normed, draw
 
 
 def copied(params: Params) -> Params:
@@ -93,13 +92,6 @@ class Regressed(Classifier):
 
     def targets(self, batch: Batch) -> Tensor:
         return F.one_hot(batch.targets, 3).to(batch.inputs.dtype) + 0 * batch.inputs[:, :3]
-
-
-class Normed(problems.Normed):
-    """The same with a module with BatchNorm as its encoder, and without dropout."""
-
-    def mask(self, batch: Any) -> Tensor:
-        return torch.ones((), dtype=DTYPE)
 
 
 class Placed(Normed):
