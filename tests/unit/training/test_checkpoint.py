@@ -133,24 +133,18 @@ def test_a_run_is_bound_to_config_contents_of_inputs_code_device_and_precision(
     assert len({*others, fingerprint(**given)}) == len(changes) + 1
 
 
+FAILURES: dict[str, tuple[str, Any, Any, str | None]] = {
+    "killed between the two renames": ("pathlib.Path.replace", KeyboardInterrupt(), KeyboardInterrupt, None),
+    "a full disk": ("os.fsync", OSError(errno.ENOSPC, "no space"), MachineError, "the disk is full"),
+}
+
+
 @pytest.mark.parametrize("generations", [1, 2], ids=["whole", "after a bad file"])
-@pytest.mark.parametrize(
-    ("place", "error", "raised", "words"),
-    [
-        ("pathlib.Path.replace", KeyboardInterrupt(), KeyboardInterrupt, None),
-        ("os.fsync", OSError(errno.ENOSPC, "no space"), MachineError, "the disk is full"),
-    ],
-    ids=["killed between the two renames", "a full disk"],
-)
+@pytest.mark.parametrize("failure", FAILURES)
 def test_a_save_that_fails_leaves_the_state_before_it(
-    generations: int,
-    place: str,
-    error: Any,
-    raised: Any,
-    words: str | None,
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    failure: str, generations: int, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    place, error, raised, words = FAILURES[failure]
     checkpoint = saved(path, generations)
     if generations == 2:
         path.write_bytes(b"cut")

@@ -64,13 +64,6 @@ def test_a_step_along_the_gradient_of_a_minibatch_is_the_step_on_it(spec: Optimi
     assert same(ours.pretrained, other.pretrained)
 
 
-class Diverging(Classifier):
-    """The PT loss has the sum of the inputs, which are infinite from the fourth minibatch on."""
-
-    def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
-        return super().pretrain_loss(pretrained, meta, batch) + batch.inputs.sum()
-
-
 class Rooted(Classifier):
     """Adds a square root of 0 to the PT loss: its value is finite, and its derivative is not."""
 
@@ -79,15 +72,15 @@ class Rooted(Classifier):
         return super().pretrain_loss(pretrained, meta, batch) + (weight - weight.detach()).square().sum().sqrt()
 
 
-LOSS = r"the PT loss at step 4 is (nan|inf|-inf): .* lower the PT learning rate\."
+LOSS = r"the PT loss at step 4 is nan: .* lower the PT learning rate\."
 WEIGHTS = "the weights after step 1 are not finite, though the PT loss was: lower"
 
 
-@pytest.mark.parametrize(("problem", "sentence", "step"), [(Diverging(), LOSS, 3), (Rooted(), WEIGHTS, None)])
+@pytest.mark.parametrize(("problem", "sentence", "step"), [(Classifier(), LOSS, 3), (Rooted(), WEIGHTS, None)])
 def test_what_is_not_finite_is_an_error_and_is_not_kept(problem: Any, sentence: str, step: Any, tmp_path: Path) -> None:
     def batch(name: str, count: int, generator: torch.Generator) -> Batch:
         made = classification(name, count, generator)
-        return made._replace(inputs=made.inputs * (torch.inf if count >= 3 else 1))
+        return made._replace(inputs=made.inputs * (torch.nan if count >= 3 else 1))
 
     checkpoint = Checkpoint(tmp_path / "c.pt", "f")
     with pytest.raises(TrainingError, match=sentence):
