@@ -182,6 +182,10 @@ class Classifier:
 class WithoutRidge(Classifier):
     """The same with a PT loss that is a convex function of the outputs alone, as the Gauss-Newton matrix needs."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        del self.meta["ridge"]
+
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
         return self.outputs_loss(self.pretrain_outputs(pretrained, meta, batch), meta, batch)
 

@@ -78,12 +78,11 @@ def test_the_hypergradient_may_use_gauss_newton_where_the_hessian_is_indefinite(
     solved = torch.linalg.solve(matrices(problem)[1] + 1e-3 * torch.eye(at.numel(), dtype=DTYPE), g2)
 
     def slope(weights: Tensor) -> Tensor:
-        meta = {**problem.meta, "weights": weights}
+        meta = {"weights": weights}
         return torch.func.grad(lambda point: problem.pretrain_loss(rebuilt(problem.pretrained, point), meta, BATCH))(at)
 
     mixed = torch.func.jacrev(slope)(problem.meta["weights"])
     torch.testing.assert_close(result.gradient["weights"], -solved @ mixed, rtol=1e-7, atol=1e-10)
-    assert not result.gradient["ridge"].any()
 
 
 def test_gauss_newton_under_autocast_is_not_refused() -> None:

@@ -49,14 +49,6 @@ def meta_run(captured: bool, problem: Any, batches: Any, **settings: Any) -> Met
     return loop
 
 
-class Convex(WithoutRidge):
-    """The loss is one of the outputs, so that it has a Gauss-Newton matrix."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        del self.meta["ridge"]
-
-
 META: dict[str, dict[str, Any]] = {
     "Neumann": {"inverse": Neumann(2, 0.1)},
     "Gauss-Newton": {"inverse": Neumann(2, 0.1), "curvature": "gauss_newton"},
@@ -69,7 +61,7 @@ META: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", META)
 def test_so_is_one_with_meta_updates(name: str, recordings: Callable[[], int]) -> None:
-    plain, ours = (meta_run(each, Convex(), OwnStreams(classification), **META[name]) for each in (False, True))
+    plain, ours = (meta_run(each, WithoutRidge(), OwnStreams(classification), **META[name]) for each in (False, True))
     assert same(plain.state_dict(), ours.state_dict())
     assert plain.trace.diagnosis({}) == ours.trace.diagnosis({})
     figures, others = (
@@ -84,7 +76,7 @@ def test_a_hypergradient_that_is_not_finite_says_why_as_the_plain_one(recordings
         batch = classification(name, count, generator)
         return batch._replace(inputs=batch.inputs * (torch.inf if (name, count) == ("hypergradient", 3) else 1))
 
-    plain, ours = (meta_run(each, Convex(), OwnStreams(made), inverse=Neumann(1, 0.1)) for each in (False, True))
+    plain, ours = (meta_run(each, WithoutRidge(), OwnStreams(made), inverse=Neumann(1, 0.1)) for each in (False, True))
     assert plain.guard.skipped["not finite"] == 1
     assert plain.trace.diagnosis({}) == ours.trace.diagnosis({})
     assert same(*((each.pretrained, each.meta, each.head) for each in (plain, ours)))

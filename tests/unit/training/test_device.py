@@ -115,7 +115,7 @@ ELSEWHERE = {"_engine_run_backward", "pretrain_loss", "encode", "head_loss"}
 
 
 class Deep(WithoutRidge):
-    """The same with several layers, and with a ridge that has a learned weight for each layer."""
+    """The same with several layers, and with a ridge with a learned weight for each layer."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class Deep(WithoutRidge):
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Batch) -> Tensor:
         ridges = [meta[name].exp().sum() * value.square().sum() for name, value in pretrained.encoder.items()]
-        return super().pretrain_loss(pretrained, meta, batch) + meta["ridge"].exp().sum() * torch.stack(ridges).sum()
+        return super().pretrain_loss(pretrained, meta, batch) + torch.stack(ridges).sum()
 
     def encode(self, encoder: Params, batch: Batch) -> Tensor:
         values = batch.inputs
