@@ -29,9 +29,9 @@ from .problems import Batch, Classifier, Normed, OwnStreams, Streams, classifica
 SPEC = OptimizerSpec("Adam", {"lr": 0.05})
 
 
-def trainer(problem: Any = None, batches: Streams | None = None, spec: OptimizerSpec = SPEC) -> Pretrainer:
+def trainer(problem: Any = None, batches: Streams | None = None) -> Pretrainer:
     problem = problem or Normed()
-    return Pretrainer(problem, batches or Streams(classification), problem.pretrained, spec)
+    return Pretrainer(problem, batches or Streams(classification), problem.pretrained, SPEC)
 
 
 def test_it_is_a_plain_loop_in_torch() -> None:
@@ -45,23 +45,6 @@ def test_it_is_a_plain_loop_in_torch() -> None:
     plain = trained(problem, problem.meta, [batches.pretrain() for _ in range(7)], lambda p: torch.optim.Adam(p, 0.05))
     assert same(ours.pretrained, plain)
     assert plain.buffers["1.num_batches_tracked"] == 7
-
-
-@pytest.mark.parametrize("spec", [SPEC, OptimizerSpec("SGD", {"lr": 0.1, "momentum": 0.9})], ids=["Adam", "momentum"])
-def test_a_step_along_the_gradient_of_a_minibatch_is_the_step_on_it(spec: OptimizerSpec) -> None:
-    problem = Normed()
-    ours, other = trainer(problem, spec=spec), trainer(problem, spec=spec)
-    for _ in range(3):
-        ours.step(problem.meta)
-        leaves = other.pretrained.leaves()
-        loss = problem.pretrain_loss(leaves, problem.meta, other.batches.pretrain())
-        gradients = iter(torch.autograd.grad(loss, leaves.vector()))
-        encoder, head = ({name: next(gradients) for name in part} for part in leaves[:2])
-        other.step_along(Pretrained(encoder, head, leaves.buffers))
-        assert same(ours.pretrained, other.pretrained)
-    ours.step(problem.meta)
-    other.step(problem.meta)  # nothing of the given gradient is left
-    assert same(ours.pretrained, other.pretrained)
 
 
 class Rooted(Classifier):
