@@ -1,4 +1,4 @@
-"""A hypergradient on a rehearsed device: the CPU's numbers, and where each solver waits for the device."""
+"""A hypergradient on a device: the CPU's numbers, and where each solver waits for it, rehearsed without one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from metapt.hypergrad import (
@@ -22,8 +23,9 @@ from metapt.hypergrad import (
 )
 from metapt.hypergrad.hybrid import Curvature
 from metapt.hypergrad.inverse import Inverse
+from metapt.hypergrad.layers.batch_norm import batch_norm
 
-from .problems import WithoutRidge, called, classification, moved
+from .problems import Classifier, WithoutRidge, called, classification, moved
 from .test_14_ridge import Regressed, labelled
 
 Rehearse = Callable[..., dict[str, int]]
@@ -109,3 +111,48 @@ def test_a_fitted_head_waits_in_newtons_method_only(rehearse: Rehearse) -> None:
         waits = waits_of(FittedHead(10.0, cross_fit, minibatches=1, max_steps=1), rehearse)
         assert {place: count for place, count in waits.items() if place not in newton} == ONCE
         assert newton <= set(waits)
+
+
+# A GPU
+
+
+def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
+    reason = "needs a CUDA GPU; torch.cuda.is_available() is false"
+    return pytest.mark.gpu(pytest.mark.skipif(not torch.cuda.is_available(), reason=reason)(test))
+
+
+ON_GPU = [
+    Unroll(2, SGD(lr=0.3, momentum=0.9)),
+    Unroll(2, Adam(lr=0.1), network=True),
+    FittedHead(0.02, minibatches=2),
+    FittedHead(0.02, cross_fit=True, minibatches=2),
+]
+
+
+@on_gpu
+@pytest.mark.parametrize("inverse", [Neumann(5, 0.1), ConjugateGradient(1e-10, 200, damping=1.0), Dense(damping=1.0)])
+@pytest.mark.parametrize("solver", ON_GPU)
+def test_the_hypergradient_on_a_gpu_is_that_on_the_cpu(solver: Any, inverse: Any) -> None:
+    prepare = prepared(Classifier(), classification, finetuning=solver, inverse=inverse)
+    here, there = (prepare(device)() for device in ("cpu", "cuda"))
+    assert all(value.is_cuda for part in there[:2] for value in part.values())
+    torch.testing.assert_close(moved(there, "cpu"), list(here), rtol=1e-8, atol=1e-10)
+
+
+@on_gpu
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_second_derivatives_of_batch_norm_on_a_gpu_are_those_on_the_cpu(layout: torch.memory_format) -> None:
+    def second(device: str) -> tuple[Tensor, ...]:
+        draws = torch.Generator().manual_seed(0)
+        values, cotangent = (
+            torch.randn(6, 8, 1, 10, generator=draws, dtype=torch.float64).to(device, memory_format=layout)
+            for _ in range(2)
+        )
+        weight, bias = (torch.randn(8, generator=draws, dtype=torch.float64).to(device) for _ in range(2))
+        inputs = [value.requires_grad_() for value in (values, weight, bias)]
+        result = batch_norm(*inputs)
+        first = torch.autograd.grad((result**3 * cotangent).sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(part.square().sum() for part in first), inputs)
+
+    for here, there in zip(second("cpu"), second("cuda"), strict=True):
+        torch.testing.assert_close(there.cpu(), here, rtol=1e-8, atol=1e-10)
