@@ -178,14 +178,15 @@ def test_a_run_with_a_learning_rate_that_is_a_tensor_goes_on(tmp_path: Path) -> 
     return resumed(tmp_path / "run", replace(SETTINGS, pretrain_optimizer=own, meta_optimizer=own))
 
 
-def test_a_schedule_that_the_user_holds_goes_on_after_a_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_schedule_that_the_user_holds_goes_on_with_each_step_and_after_a_resume(reuse: bool, tmp_path: Path) -> None:
     held: list[LRScheduler] = []
 
     def schedule(made: Any) -> LRScheduler:
         held[:] = [ExponentialLR(made, 0.8)]
         return held[0]
 
-    settings = replace(SETTINGS, pretrain_optimizer=spec(schedule=schedule))
+    settings = replace(SETTINGS, pretrain_optimizer=spec(schedule=schedule), reuse_gradient=reuse)
     run(made(settings), tmp_path / "run", stop=4)
     run(made(settings), tmp_path / "run")
     assert held[0].last_epoch == SETTINGS.iterations * SETTINGS.pretrain_steps
