@@ -52,7 +52,7 @@ class Experiment:
     needs: Callable[[Any, Any], Needs]
     results: type[Results]  # the class that reads it; see `Results`
     tables: Callable[[Any], Tables]  # returns the tables, given the results
-    figure: Callable[[Any], Figure]  # returns the figure, given the results
+    figure: Callable[[Any], Figure]  # returns the figure, given the results; called in the common style
     comparisons: Callable[[Any], Iterable[Comparison]] = lambda results: ()  # returns the claims, given the results
     figure_title: str = ""  # what its figure shows; empty: as its table
 
@@ -68,7 +68,8 @@ class Experiment:
         metrics.write(results.metrics, outputs["metrics"])
         blocks, numbers = self.tables(results)
         write_blocks(blocks, outputs["table_csv"].with_suffix(""), numbers)
-        figures.save(self.figure(results), outputs["figure_svg"].with_suffix(""))
+        with figures.style():
+            figures.save(self.figure(results), outputs["figure_svg"].with_suffix(""))
         stand_in, papers = results.config.stand_in, results.config.papers_data
         claims = judge(results.name, self.comparisons(results), stand_in, own=not (stand_in or papers))
         chosen = compared(results.arm_settings(), zip(claims["arm"], claims["control"], strict=True))

@@ -190,12 +190,11 @@ def figure(cost: Cost) -> Figure:
     height = max(2.2, 0.55 * len(cost.looks) + 1.3)
     drawn, axes = figures.panels(columns=2, width=5.4, height=height)
     for axis, (metric, factor, xlabel) in zip(axes, measures, strict=True):
-        with figures.style():
-            _bars(axis, cost, metric, factor)
-            figures.named_rows(axis, [look.label for look in cost.looks.values()], xlabel)
-            axis.set_ylim(len(cost.looks) - 0.4, -0.6)
-            axis.set_xlim(0, 1.25 * axis.get_xlim()[1])
-            axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0, fontsize=9)
+        _bars(axis, cost, metric, factor)
+        figures.named_rows(axis, [look.label for look in cost.looks.values()], xlabel)
+        axis.set_ylim(len(cost.looks) - 0.4, -0.6)
+        axis.set_xlim(0, 1.25 * axis.get_xlim()[1])
+        axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0, fontsize=9)
     return drawn
 
 

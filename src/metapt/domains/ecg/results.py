@@ -211,12 +211,11 @@ def over_sizes(results: EcgResults) -> Figure:
         axis.set_ylabel(f"AUROC minus {results.label(PLAIN)}'s\n(points ± SE, paired)")
     sizes = [float(size) for size in sorted(cells["size"].unique())]
     for axis in axes:
-        with figures.style():
-            axis.set_xscale("log")
-            axis.xaxis.set_major_locator(FixedLocator(sizes))
-            axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
-            axis.xaxis.set_minor_locator(NullLocator())
-            axis.set_xlabel("|$D_{FT}$|, labelled ECGs in FT")
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(FixedLocator(sizes))
+        axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.set_xlabel("|$D_{FT}$|, labelled ECGs in FT")
     figures.same_range(above, "y")
     if below:
         figures.same_range(below, "y")
@@ -240,8 +239,7 @@ def _lines(axis: Axes, cells: pd.DataFrame, results: EcgResults) -> None:
             places, error = _dodged(part["size"], results.arms, arm), part["seed_standard_error"].fillna(0.0)
             style: Any = {"color": colour, "marker": marker, "linewidth": 1.5, "elinewidth": 1.2}
             style["linestyle"] = figures.line_style(part, line)
-            with figures.style():
-                axis.errorbar(places, part["mean"], error, label=name, **style)
+            axis.errorbar(places, part["mean"], error, label=name, **style)
 
 
 def _dots(results: EcgResults, cells: pd.DataFrame, papers: pd.DataFrame) -> Figure:

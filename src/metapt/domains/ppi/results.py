@@ -314,7 +314,6 @@ def _intervals(axis: Axes, names: Sequence[str], rows: pd.DataFrame, xlabel: str
     """Draw a row per difference: its mean and its 95% interval. `rows` has the columns mean, low, high."""
     means, low, high = (rows[name].to_numpy(dtype=float) for name in ("mean", "low", "high"))
     reach = np.nan_to_num(np.stack([means - low, high - means]))
-    with figures.style():
-        axis.axvline(0.0, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
-        axis.errorbar(means, range(len(means)), xerr=reach, fmt="o", color=figures.colour(0), elinewidth=1.6)
-        figures.named_rows(axis, names, f"{xlabel}\n(points, 95% interval over PT seeds)")
+    axis.axvline(0.0, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
+    axis.errorbar(means, range(len(means)), xerr=reach, fmt="o", color=figures.colour(0), elinewidth=1.6)
+    figures.named_rows(axis, names, f"{xlabel}\n(points, 95% interval over PT seeds)")

@@ -153,18 +153,16 @@ def over_meta_sizes(results: PartialAccessResults) -> Figure:
             name, colour, marker, _ = look[str(arm)]
             style: Any = {"color": colour, "fmt": marker, "markerfacecolor": "white", "elinewidth": 1.2}
             x = [places[m] + 0.12 for m in found["meta_size"]]
-            with figures.style():
-                first.errorbar(x, found["mean"], found["standard_error"], label=f"{name}, the paper's", **style)
+            first.errorbar(x, found["mean"], found["standard_error"], label=f"{name}, the paper's", **style)
         figures.title(first, f"|$D_{{FT}}$| = {focus}, {EVALUATIONS[evaluation]}")
         first.set_ylabel(f"{AUROC_LABEL},\n± standard error over PT seeds")
-    with figures.style():
-        for number, axis in enumerate(axes):
-            first_column, first_row = number % (1 + len(learners)) == 0, number <= len(learners)
-            shown = {m: place for m, place in places.items() if m <= focus or not first_column}
-            axis.set_xticks(list(shown.values()), [f"{m:g}" for m in shown])
-            axis.set_xlabel(f"labelled ECGs at meta-PT time (0: {results.label(base)})")
-            if first_row or first_column:
-                axis.legend(fontsize=9)
+    for number, axis in enumerate(axes):
+        first_column, first_row = number % (1 + len(learners)) == 0, number <= len(learners)
+        shown = {m: place for m, place in places.items() if m <= focus or not first_column}
+        axis.set_xticks(list(shown.values()), [f"{m:g}" for m in shown])
+        axis.set_xlabel(f"labelled ECGs at meta-PT time (0: {results.label(base)})")
+        if first_row or first_column:
+            axis.legend(fontsize=9)
     for row in range(len(evaluations)):
         figures.same_range(axes[row * (1 + len(learners)) + 1 : (row + 1) * (1 + len(learners))], "y")
     return figure
@@ -172,12 +170,11 @@ def over_meta_sizes(results: PartialAccessResults) -> Figure:
 
 def _band(axis: Axes, curve: pd.DataFrame, places: dict[float, int], name: str, colour: str, marker: str) -> None:
     x, mean, error = [places[m] for m in curve["meta_size"]], curve["mean"], curve["seed_standard_error"].fillna(0.0)
-    with figures.style():
-        if len(x) < 3:
-            axis.errorbar(x, mean, error, fmt=marker, color=colour, label=name)
-        else:
-            figures.band(axis, x, mean - error, mean, mean + error, name, colour)
-            axis.plot(x, mean, marker, color=colour, markersize=4.5)
+    if len(x) < 3:
+        axis.errorbar(x, mean, error, fmt=marker, color=colour, label=name)
+    else:
+        figures.band(axis, x, mean - error, mean, mean + error, name, colour)
+        axis.plot(x, mean, marker, color=colour, markersize=4.5)
 
 
 EXPERIMENT = Experiment(

@@ -147,26 +147,25 @@ def _gap(results: PpiResults, metric: str, control: str) -> Estimate:
 
 def _trajectories(axis: Axes, results: PpiResults, which: str) -> None:
     look = results.looks()
-    with figures.style():
-        for arm, looked in look.items():
-            try:
-                table = results.by_seed(arm, ONLINE[which], FULL_ACCESS)
-            except NotMeasuredError:
-                continue
-            mean, error = table.mean(axis=1, skipna=False), table.sem(axis=1, skipna=False).fillna(0.0)
-            # Arms that learn weights count iterations of several PT steps.
-            steps = table.index * getattr(results.config.arms[arm], "pretrain_steps", 1)
-            figures.band(axis, steps, mean - error, mean, mean + error, looked.label, looked.colour)
-            axis.plot(steps, mean, looked.marker, color=looked.colour, markersize=4.5)
-        axis.margins(x=0.06)
-        right = axis.get_xlim()[1]
-        hollow: dict[str, Any] = {"markerfacecolor": "white", "markersize": 8}
-        for arm, looked in look.items():
-            papers = _papers(results, arm, which)
-            if math.isfinite(papers):
-                axis.plot(right, papers, looked.marker, color=looked.colour, clip_on=False, **hollow)
-        axis.plot([], [], "o", color=figures.QUIET, label="the paper's, at the end", **hollow)
-        axis.set(xlabel="PT step", ylabel=f"{which} AUROC (%), mean ± SE")
+    for arm, looked in look.items():
+        try:
+            table = results.by_seed(arm, ONLINE[which], FULL_ACCESS)
+        except NotMeasuredError:
+            continue
+        mean, error = table.mean(axis=1, skipna=False), table.sem(axis=1, skipna=False).fillna(0.0)
+        # Arms that learn weights count iterations of several PT steps.
+        steps = table.index * getattr(results.config.arms[arm], "pretrain_steps", 1)
+        figures.band(axis, steps, mean - error, mean, mean + error, looked.label, looked.colour)
+        axis.plot(steps, mean, looked.marker, color=looked.colour, markersize=4.5)
+    axis.margins(x=0.06)
+    right = axis.get_xlim()[1]
+    hollow: dict[str, Any] = {"markerfacecolor": "white", "markersize": 8}
+    for arm, looked in look.items():
+        papers = _papers(results, arm, which)
+        if math.isfinite(papers):
+            axis.plot(right, papers, looked.marker, color=looked.colour, clip_on=False, **hollow)
+    axis.plot([], [], "o", color=figures.QUIET, label="the paper's, at the end", **hollow)
+    axis.set(xlabel="PT step", ylabel=f"{which} AUROC (%), mean ± SE")
 
 
 def _ends(results: PpiResults) -> Figure:

@@ -266,24 +266,22 @@ def _ends(table: pd.DataFrame) -> pd.DataFrame:
 
 def _histograms(results: PpiResults, axis: Axes) -> None:
     look = results.looks()
-    with figures.style():
-        for arm in results.learners:
-            values = results.weights(arm).to_numpy(dtype=float).ravel()
-            label, colour, _, line = look[arm]
-            figures.histogram(axis, values, EDGES, label, colour, alpha=0.12, linewidth=1.8, linestyle=line)
-        axis.set(xlabel="learned weight", ylabel="share of PT tasks (%)")
+    for arm in results.learners:
+        values = results.weights(arm).to_numpy(dtype=float).ravel()
+        label, colour, _, line = look[arm]
+        figures.histogram(axis, values, EDGES, label, colour, alpha=0.12, linewidth=1.8, linestyle=line)
+    axis.set(xlabel="learned weight", ylabel="share of PT tasks (%)")
     figures.title(axis, "weights at the end, all PT seeds")
 
 
 def _scatter(results: PpiResults, compared: pd.DataFrame, axis: Axes) -> None:
     ours, others = map(results.weights, COMPARED)
     colour, limits = results.looks()[COMPARED[0]].colour, (-0.05, 2.05)
-    with figures.style():
-        for seed in compared["seed"]:
-            axis.scatter(others[seed], ours[seed], s=6, color=colour, alpha=0.3, linewidths=0, rasterized=True)
-        axis.axline((1, 1), slope=1, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
-        xlabel, ylabel = (f"weight, {results.label(arm)}" for arm in reversed(COMPARED))
-        axis.set(xlabel=xlabel, ylabel=ylabel, xlim=limits, ylim=limits)
+    for seed in compared["seed"]:
+        axis.scatter(others[seed], ours[seed], s=6, color=colour, alpha=0.3, linewidths=0, rasterized=True)
+    axis.axline((1, 1), slope=1, color=figures.QUIET, linewidth=1.2, linestyle="--", zorder=1.5)
+    xlabel, ylabel = (f"weight, {results.label(arm)}" for arm in reversed(COMPARED))
+    axis.set(xlabel=xlabel, ylabel=ylabel, xlim=limits, ylim=limits)
     apart, papers = compared["median"].mean(skipna=False), results.papers_number(*PAPERS_ROW)
     beside = "" if math.isnan(papers) else f", paper {papers:.2f}"
     figures.title(axis, f"weights of each task; median of\n|difference| {apart:.2f}{beside}")
@@ -291,15 +289,14 @@ def _scatter(results: PpiResults, compared: pd.DataFrame, axis: Axes) -> None:
 
 def _trajectories(results: PpiResults, axis: Axes) -> None:
     look = results.looks()
-    with figures.style():
-        for arm, (name, share) in product(results.learners, QUANTILES.items()):
-            label, colour, _, line = look[arm]
-            mean = results.by_seed(arm, name, FULL_ACCESS).mean(axis=1, skipna=False)
-            own: Any = {"linewidth": 2.2, "label": label} if share == 0.5 else {"linewidth": 0.9}
-            axis.plot(mean.index, mean, color=colour, linestyle=line, **own)
-        axis.set(xlabel="meta-iteration", ylabel="weight: median, and\n10 % and 90 % (thin)", ylim=(-0.05, 2.05))
-        axis.margins(x=0)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for arm, (name, share) in product(results.learners, QUANTILES.items()):
+        label, colour, _, line = look[arm]
+        mean = results.by_seed(arm, name, FULL_ACCESS).mean(axis=1, skipna=False)
+        own: Any = {"linewidth": 2.2, "label": label} if share == 0.5 else {"linewidth": 0.9}
+        axis.plot(mean.index, mean, color=colour, linestyle=line, **own)
+    axis.set(xlabel="meta-iteration", ylabel="weight: median, and\n10 % and 90 % (thin)", ylim=(-0.05, 2.05))
+    axis.margins(x=0)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     figures.title(axis, "weights in PT, mean over PT seeds")
 
 

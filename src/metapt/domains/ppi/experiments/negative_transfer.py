@@ -188,17 +188,16 @@ def _by_seed(aurocs: pd.DataFrame) -> pd.DataFrame:
 
 def _panel(axis: Axes, results: PpiResults, arm: str, measured: dict[str, TaskTransfer]) -> None:
     lines = []
-    with figures.style():
-        for place, (evaluation, found) in enumerate(measured.items()):
-            colour, table = figures.colour(place), found.tasks
-            marker, words = figures.MARKERS[place], EVALUATIONS[evaluation]
-            axis.scatter(table["without"], table["with"], s=22, color=colour, marker=marker, alpha=0.75, label=words)
-            share = found.losing.mean(skipna=False)
-            lines.append((f"{share:.0f} % lose" if math.isfinite(share) else "not all scored", colour))
-        for number, (text, colour) in enumerate(lines):
-            place_of = (0.97, 0.03 + 0.08 * (len(lines) - 1 - number))
-            axis.annotate(text, place_of, xycoords="axes fraction", ha="right", fontsize=10, color=colour)
-        axis.set(xlabel="AUROC without PT (%)", ylabel="AUROC with PT (%)")
+    for place, (evaluation, found) in enumerate(measured.items()):
+        colour, table = figures.colour(place), found.tasks
+        marker, words = figures.MARKERS[place], EVALUATIONS[evaluation]
+        axis.scatter(table["without"], table["with"], s=22, color=colour, marker=marker, alpha=0.75, label=words)
+        share = found.losing.mean(skipna=False)
+        lines.append((f"{share:.0f} % lose" if math.isfinite(share) else "not all scored", colour))
+    for number, (text, colour) in enumerate(lines):
+        place_of = (0.97, 0.03 + 0.08 * (len(lines) - 1 - number))
+        axis.annotate(text, place_of, xycoords="axes fraction", ha="right", fontsize=10, color=colour)
+    axis.set(xlabel="AUROC without PT (%)", ylabel="AUROC with PT (%)")
     figures.title(axis, results.label(arm))
 
 

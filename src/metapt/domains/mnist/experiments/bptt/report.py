@@ -32,22 +32,20 @@ def figure(results: MnistResults) -> Figure:
         values = table[table["metric"] == metric].groupby("arm", sort=False)["value"].mean()
         _costs(axis, values, f"{metric}, mean", least=1.0 if axis is right else 0.0)
     if left.get_legend() is not None:
-        with figures.style():
-            left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
+        left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0)
     return whole
 
 
 def _costs(axis: Axes, values: pd.Series[float], xlabel: str, least: float) -> None:
     """Draw a dot and its number for each arm on a logarithmic axis; a value below `least` is drawn at `least`."""
-    with figures.style():
-        for place, value in enumerate(values):
-            text = f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= least else f"< {least:g}"
-            axis.plot(max(value, least), place, "o", color=figures.colour(0), clip_on=False)
-            figures.note(axis, text, (max(value, least), place), 7)
-        axis.set_xscale("log")
-        figures.named_rows(axis, [""] * len(values), xlabel)
-        axis.margins(x=0.2)
-        axis.grid(axis="y", visible=True)
+    for place, value in enumerate(values):
+        text = f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= least else f"< {least:g}"
+        axis.plot(max(value, least), place, "o", color=figures.colour(0), clip_on=False)
+        figures.note(axis, text, (max(value, least), place), 7)
+    axis.set_xscale("log")
+    figures.named_rows(axis, [""] * len(values), xlabel)
+    axis.margins(x=0.2)
+    axis.grid(axis="y", visible=True)
     figures.plain_log_ticks(axis.xaxis)
 
 

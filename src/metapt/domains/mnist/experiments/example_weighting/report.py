@@ -63,11 +63,10 @@ def _distributions(axis: Axes, weights: Mapping[str, pd.Series[float]]) -> None:
     samples = {label: values.to_numpy(dtype=float) for label, values in weights.items()}
     everything = np.concatenate(list(samples.values()))
     edges = 10.0 ** np.histogram_bin_edges(np.log10(everything[everything > 0]), bins=40)
-    with figures.style():
-        for place, (label, values) in enumerate(samples.items()):
-            figures.histogram(axis, np.clip(values, edges[0], edges[-1]), edges, label, figures.colour(place))
-        axis.set_xscale("log")
-        axis.set_xlabel("weight of a PT example at the end")
+    for place, (label, values) in enumerate(samples.items()):
+        figures.histogram(axis, np.clip(values, edges[0], edges[-1]), edges, label, figures.colour(place))
+    axis.set_xscale("log")
+    axis.set_xlabel("weight of a PT example at the end")
 
 
 def comparisons(results: MnistResults) -> Iterator[Comparison]:

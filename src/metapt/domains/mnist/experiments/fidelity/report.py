@@ -50,19 +50,18 @@ def figure(results: MnistResults) -> Figure:
 
 def _draw_lines(axis: Axes, table: pd.DataFrame, scale: str) -> None:
     """Draw mean and standard error over Neumann terms, with a line for each label; no bar where the error is NaN."""
-    with figures.style():
-        for place, (label, part) in enumerate(table.groupby("label", sort=False)):
-            line = part.sort_values("terms")
-            style: Any = {"color": figures.colour(place), "marker": figures.MARKERS[place % len(figures.MARKERS)]}
-            style |= {"elinewidth": 1.4, "linestyle": figures.line_style(line), "label": str(label)}
-            axis.errorbar(line["terms"], line["mean"], line["standard_error"].fillna(0.0), **style)
-        axis.set_xscale("symlog")
-        axis.set_yscale(scale)
-        ticks = np.unique(table["terms"].to_numpy(dtype=float))
-        if ticks.size <= 8:
-            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            axis.set_xticks([], minor=True)
-        axis.set_xlabel("Neumann terms")
+    for place, (label, part) in enumerate(table.groupby("label", sort=False)):
+        line = part.sort_values("terms")
+        style: Any = {"color": figures.colour(place), "marker": figures.MARKERS[place % len(figures.MARKERS)]}
+        style |= {"elinewidth": 1.4, "linestyle": figures.line_style(line), "label": str(label)}
+        axis.errorbar(line["terms"], line["mean"], line["standard_error"].fillna(0.0), **style)
+    axis.set_xscale("symlog")
+    axis.set_yscale(scale)
+    ticks = np.unique(table["terms"].to_numpy(dtype=float))
+    if ticks.size <= 8:
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_xticks([], minor=True)
+    axis.set_xlabel("Neumann terms")
 
 
 def _numbers(results: MnistResults) -> pd.DataFrame:

@@ -21,11 +21,10 @@ def figure(results: MnistResults) -> Figure:
     """Draw the learned mean over meta-iterations, a panel for each arm."""
 
     def draw(axis: Axes, frame: pd.DataFrame) -> None:
-        with figures.style():
-            for _, part in frame[frame["name"] == "mean"].groupby("replicate"):
-                label = figures.once(axis, "learned mean, a line per initialisation")
-                axis.plot(part["step"], part["value"], color=figures.colour(0), alpha=0.6, linewidth=1, label=label)
-            axis.axhline(results.section.target, color=figures.INK, linewidth=1.2, linestyle="--", label="target")
+        for _, part in frame[frame["name"] == "mean"].groupby("replicate"):
+            label = figures.once(axis, "learned mean, a line per initialisation")
+            axis.plot(part["step"], part["value"], color=figures.colour(0), alpha=0.6, linewidth=1, label=label)
+        axis.axhline(results.section.target, color=figures.INK, linewidth=1.2, linestyle="--", label="target")
         axis.set(xlabel="meta-iteration")
         axis.margins(x=0)
 

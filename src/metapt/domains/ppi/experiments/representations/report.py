@@ -68,18 +68,17 @@ def draw_alignment(results: PpiResults) -> Figure:
     size = 0.62 * len(names) + 2.3
     drawn, (axis,) = figures.panels(width=size + 1.3, height=size)
     shades = LinearSegmentedColormap.from_list("blues", ["#FFFFFF", figures.PALETTE[0]])
-    with figures.style():
-        image = axis.imshow(values, cmap=shades, vmin=0.0, vmax=1.0)
-        for i, j in np.ndindex(values.shape):
-            text = "–" if math.isnan(values[i, j]) else f"{values[i, j]:.2f}"
-            ink = "white" if values[i, j] > 0.65 else figures.INK
-            axis.annotate(text, (j, i), ha="center", va="center", fontsize=9, color=ink)
-        axis.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
-        axis.set_yticks(range(len(names)), names)
-        axis.tick_params(length=0)
-        axis.grid(visible=False)
-        axis.spines[:].set_visible(False)
-        drawn.colorbar(image, ax=axis, label="CKA, mean over PT seeds", shrink=0.8)
+    image = axis.imshow(values, cmap=shades, vmin=0.0, vmax=1.0)
+    for i, j in np.ndindex(values.shape):
+        text = "–" if math.isnan(values[i, j]) else f"{values[i, j]:.2f}"
+        ink = "white" if values[i, j] > 0.65 else figures.INK
+        axis.annotate(text, (j, i), ha="center", va="center", fontsize=9, color=ink)
+    axis.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
+    axis.set_yticks(range(len(names)), names)
+    axis.tick_params(length=0)
+    axis.grid(visible=False)
+    axis.spines[:].set_visible(False)
+    drawn.colorbar(image, ax=axis, label="CKA, mean over PT seeds", shrink=0.8)
     return drawn
 
 
