@@ -39,6 +39,7 @@ from metapt.domains.ecg.data.prepare import EcgRecords
 from metapt.domains.ecg.data.sources import CLASSES, LEADS, SAMPLES
 from metapt.domains.ecg.resnet1d import Encoder
 from metapt.domains.ecg.setting import Setting
+from metapt.domains.ecg.stages import EcgPretrainSettings
 from metapt.hypergrad import Identity, Neumann
 from metapt.hypergrad.layers.precision import tf32
 from metapt.training.guard import HypergradientGuard
@@ -119,11 +120,11 @@ def make_steps(setting: Setting, width: int, arguments: argparse.Namespace) -> d
     return others | {
         "bare": bare,
         "plain": plain(arguments.precision),
-        "neumann": update(Neumann(1, setting.pretrain.lr)),
+        "neumann": update(Neumann(1, setting.job.pretrain.lr)),
         "identity": update(Identity()),
-        "reused": update(Neumann(1, setting.pretrain.lr), reuse=True),
+        "reused": update(Neumann(1, setting.job.pretrain.lr), reuse=True),
         "along": loop._pretrain_step,  # the PT step with the reused gradient
-        "recomputed": update(Neumann(1, setting.pretrain.lr), recompute=True),
+        "recomputed": update(Neumann(1, setting.job.pretrain.lr), recompute=True),
         "finetune": steps.finetune_step(transfer(setting, width, arguments)),
     }
 
@@ -132,7 +133,7 @@ def captured(setting: Setting, width: int, arguments: argparse.Namespace) -> dic
     """Return the steps that are timed as CUDA graphs."""
     warp = SMOOTH.model_copy(update={"network_width": width})
     arm = config.EcgMeta(warp=warp, batch_size=arguments.batch, meta_lr=1e-3)
-    loop, _ = meta_loop(dataclasses.replace(setting, capture=True), arm)
+    loop, _ = meta_loop(dataclasses.replace(setting, job=setting.job.model_copy(update={"capture": True})), arm)
     return {
         "plain, captured": loop._pretrain_step,
         "neumann, captured": loop._meta_update,
@@ -197,8 +198,10 @@ def make_setting(width: int, arguments: argparse.Namespace) -> Setting:
         {"ecg_id": range(count), "patient_id": range(count), "fold": 1, **dict(zip(CLASSES, labels.T, strict=True))}
     )
     dataset = Dataset(EcgRecords(signals, table, labels), 0.0, 200.0, SAMPLES, arguments.device)
-    settings = config.EcgPretraining(batch_size=arguments.batch, precision=arguments.precision)
-    return Setting(dataset, width, settings, 0, arguments.labelled, "patients", no_checkpoint)
+    pretrain = config.EcgPretraining(batch_size=arguments.batch, precision=arguments.precision)
+    own: Any = {"arm": "simclr", "arm_settings": config.ARMS["simclr"], "seed": 0, "split": "patients"}
+    sizes = {"meta_size": arguments.labelled, "width": width, "samples": SAMPLES}
+    return Setting(EcgPretrainSettings(pretrain=pretrain, **own, **sizes), dataset, no_checkpoint)
 
 
 def no_checkpoint(part: str) -> Any:

@@ -49,6 +49,7 @@ from metapt.domains.ppi.data.string_files import read_links
 from metapt.domains.ppi.gin import EDGE_BITS, GinEncoder
 from metapt.domains.ppi.pretraining_setting import PpiSetting
 from metapt.domains.ppi.problem import MultitaskProblem
+from metapt.domains.ppi.stages import PpiPretrainSettings
 from metapt.hypergrad import Identity, Neumann, Pretrained
 from metapt.hypergrad.layers.precision import tf32
 from metapt.training.guard import HypergradientGuard
@@ -164,7 +165,7 @@ def make_steps(setting: PpiSetting, names: Sequence[str] = ()) -> Steps:
         return run
 
     def plain(precision: Any) -> Callable[[], object]:
-        network = setting.network
+        network = setting.job.network
         problem = MultitaskProblem(GinEncoder(network.layers, network.width, precision.replace("tf32", "float32")))
 
         def run() -> None:
@@ -177,7 +178,7 @@ def make_steps(setting: PpiSetting, names: Sequence[str] = ()) -> Steps:
     makers: dict[str, Callable[[], Callable[[], object]]] = {
         "bare": lambda: bare(True),
         "bare, no masks": lambda: bare(False),
-        "plain": lambda: plain(setting.pretrain.precision),
+        "plain": lambda: plain(setting.job.pretrain.precision),
         "messages": lambda: message_step(setting),
         "neumann": lambda: update(Neumann(1, LR)),
         "identity": lambda: update(Identity()),
@@ -194,12 +195,15 @@ def make_steps(setting: PpiSetting, names: Sequence[str] = ()) -> Steps:
 def finetune_problem(setting: PpiSetting, settings: config.PpiFinetuning) -> finetune.PpiFinetuneProblem:
     """Return FT that is tested on all PT graphs."""
     parts, tasks = setting.parts._replace(test=setting.graphs), torch.arange(setting.dataset.fine_tasks)
-    return finetune.PpiFinetuneProblem(setting.network, setting.dataset, parts, tasks, settings)
+    return finetune.PpiFinetuneProblem(setting.job.network, setting.dataset, parts, tasks, settings)
 
 
 def transfer(setting: PpiSetting) -> Transfer:
     """Return an FT run."""
-    start, settings = setting.initial(), config.PpiFinetuning(batch_size=BATCH, precision=setting.pretrain.precision)
+    start, settings = (
+        setting.initial(),
+        config.PpiFinetuning(batch_size=BATCH, precision=setting.job.pretrain.precision),
+    )
     return Transfer(finetune_problem(setting, settings), start, LR, generator("benchmark", 0))
 
 
@@ -268,7 +272,10 @@ class MessageNetwork(nn.Module):
 def message_network(setting: PpiSetting) -> MessageNetwork:
     """Return the network with messages and the PT seed's weights."""
     net = MessageNetwork(
-        setting.network.layers, setting.network.width, setting.dataset.coarse_tasks, setting.pretrain.dropout
+        setting.job.network.layers,
+        setting.job.network.width,
+        setting.dataset.coarse_tasks,
+        setting.job.pretrain.dropout,
     )
     net.take(setting.initial())
     return net.to(setting.dataset.device)
@@ -343,16 +350,16 @@ def linear(setting: PpiSetting, seeds: int) -> Callable[[], object]:
 
 def make_setting(shape: Shape, arguments: argparse.Namespace) -> PpiSetting:
     """Return a setting with random graphs, half of them of the test species."""
-    return PpiSetting(
-        dataset=on_device(random_graphs(shape, arguments.graphs), arguments.device),
+    job = PpiPretrainSettings(
+        arm="meta",
+        arm_settings=config.ARMS["meta"],
         network=config.Network(layers=shape.layers, width=shape.width),
         pretrain=config.PpiPretraining(batch_size=BATCH, precision=arguments.precision),
         test_species=[TEST_SPECIES],
         seed=0,
-        name="full_access",
-        learned=None,
-        checkpoint=no_checkpoint,
+        setting="full_access",
     )
+    return PpiSetting(job, on_device(random_graphs(shape, arguments.graphs), arguments.device), no_checkpoint)
 
 
 def random_graphs(shape: Shape, count: int) -> Graphs:

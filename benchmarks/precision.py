@@ -91,7 +91,7 @@ def ppi_problem(arguments: argparse.Namespace) -> tuple[MetaPretraining, Any]:
     )
     loop = ppi_loop(setting, ppi_config.PpiMeta())
     advance(loop, arguments.steps)
-    encoder = gin.GinEncoder(setting.network.layers, setting.network.width, "bfloat16")
+    encoder = gin.GinEncoder(setting.job.network.layers, setting.job.network.width, "bfloat16")
     return loop, type(loop.problem)(encoder)  # type: ignore[call-arg]
 
 

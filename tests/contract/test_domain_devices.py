@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,8 +54,8 @@ def graphs_on(device: str) -> PpiDataset:
 
 def simclr(warp: Any, folder: Path, device: str, capture: bool = False) -> tuple[Pretrainer, Any]:
     """Return a trainer of ECGs with a fixed warp, and the warp's parameters."""
-    setting, policy = small_ecgs.setting_in(folder, device=device, epochs=20), policy_of(warp)
-    trainer = replace(setting, capture=capture).trainer(setting.problem(policy), setting.batches(), setting.initial())
+    setting, policy = small_ecgs.setting_in(folder, device=device, epochs=20, capture=capture), policy_of(warp)
+    trainer = setting.trainer(setting.problem(policy), setting.batches(), setting.initial())
     return trainer, setting.initial_meta(policy)
 
 
@@ -108,8 +107,7 @@ def test_nor_does_it_on_a_gpu(name: str, tmp_path: Path, queue_on_gpu: Callable[
 
 
 def ecg_loop(arm: EcgMeta, folder: Path, device: str, capture: bool = False) -> MetaPretraining:
-    setting = small_ecgs.setting_in(folder, device=device, epochs=20)
-    return ecg_arms.meta_loop(replace(setting, capture=capture), arm)[0]
+    return ecg_arms.meta_loop(small_ecgs.setting_in(folder, device=device, epochs=20, capture=capture), arm)[0]
 
 
 def ppi_loop(name: str, folder: Path, device: str) -> MetaPretraining:

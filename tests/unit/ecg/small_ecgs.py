@@ -17,6 +17,7 @@ from metapt.domains.ecg.data.dataset import Dataset
 from metapt.domains.ecg.data.prepare import KEYS, EcgRecords
 from metapt.domains.ecg.data.sources import CLASSES
 from metapt.domains.ecg.setting import Setting
+from metapt.domains.ecg.stages import EcgPretrainSettings
 from metapt.hypergrad import Params
 from metapt.method import ConjugateGradients
 from metapt.training.checkpoint import Checkpoint
@@ -97,16 +98,13 @@ def setting_in(
     meta_size: int = 25,
     device: str = "cpu",
     checkpoint: type[Checkpoint] = Checkpoint,
+    capture: bool = False,
     **changes: Any,
 ) -> Setting:
     """Return a setting of eight PT steps on 24 ECGs, width 2, and an FT set of 25."""
-    return Setting(
-        dataset(device),
-        2,
-        EcgPretraining(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes}),
-        seed,
-        meta_size,
-        "patients",
-        lambda part: checkpoint(folder / f"state{part}.pt", "a test"),
-        finetune_settings=EcgFinetuning(epochs=2, batch_size=6, linear_epochs=3),
-    )
+    pretrain = EcgPretraining(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes})
+    finetune = EcgFinetuning(epochs=2, batch_size=6, linear_epochs=3)
+    own: Any = {"arm": "simclr", "arm_settings": ARMS["simclr"], "pretrain": pretrain, "finetune": finetune}
+    own |= {"width": 2, "samples": SAMPLES, "split": "patients", "capture": capture}
+    job = EcgPretrainSettings(seed=seed, meta_size=meta_size, **own)
+    return Setting(job, dataset(device), lambda part: checkpoint(folder / f"state{part}.pt", "a test"))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -101,8 +101,9 @@ def test_sections_of_arms_are_looked_at() -> None:
     assert {type(arm) for arm in ARMS.values()} <= SECTIONS
 
 
-def test_the_warp_is_learned_as_in_the_paper(dataset: Any, tmp_path: Path) -> None:
-    setting = Setting(dataset, 2, EcgPretraining(batch_size=3), 0, 25, "patients", lambda part: pytest.fail(part))
+def test_the_warp_is_learned_as_in_the_paper(make: Callable[..., Setting]) -> None:
+    setting = make()
+    setting = replace(setting, job=setting.job.model_copy(update={"pretrain": EcgPretraining(batch_size=3)}))
     settings = meta_settings(EcgMeta(), setting)  # 63 ECGs: 21 PT steps an epoch
     assert (settings.iterations, settings.pretrain_steps, settings.warmup) == (105, 10, 3)
     assert settings.finetuning == Unroll(1, Adam(1e-4))

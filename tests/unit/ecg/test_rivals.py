@@ -143,7 +143,8 @@ def test_the_anchor_at_its_start_stays_there_and_is_what_bissl_is_when_it_learns
 
     monkeypatch.setattr(Pretrainer, "step", watched)
     shorten_bissl(monkeypatch)
-    fixed = pretrain(ARMS["bissl-start"], dataclasses.replace(usual, meta_size=None)).pretrained
+    unlabelled = dataclasses.replace(usual, job=usual.job.model_copy(update={"meta_size": None}))
+    fixed = pretrain(ARMS["bissl-start"], unlabelled).pretrained
     assert len(seen) == 4, "half of the PT steps"
     assert all(torch.equal(anchor, seen[0][0]) for _, anchor in seen)
     still = pretrain(ARMS["bissl"].model_copy(update={"meta_lr": 1e-30}), usual).pretrained

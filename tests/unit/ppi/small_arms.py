@@ -11,6 +11,7 @@ from metapt.domains.ppi import config
 from metapt.domains.ppi.config import ARMS, Network, PpiPretraining
 from metapt.domains.ppi.data.dataset import PpiDataset
 from metapt.domains.ppi.pretraining_setting import PpiSetting
+from metapt.domains.ppi.stages import PpiPretrainSettings
 from metapt.training.checkpoint import Checkpoint
 
 from .small_graphs import COARSE, TEST_SPECIES
@@ -50,14 +51,7 @@ def setting_in(
     **changes: Any,
 ) -> PpiSetting:
     """Return a setting with twelve PT steps on 100 graphs, 68 FT training graphs and 12 validation graphs."""
-    settings = PpiPretraining(**{"epochs": 2, "batch_size": 16, "online_evaluations": 3, **changes})
-    return PpiSetting(
-        dataset,
-        NETWORK,
-        settings,
-        [TEST_SPECIES],
-        seed,
-        name,
-        learned,
-        lambda part: checkpoint(folder / f"state{part}.pt", "a test"),
-    )
+    pretrain = PpiPretraining(**{"epochs": 2, "batch_size": 16, "online_evaluations": 3, **changes})
+    own: Any = {"arm": "meta", "arm_settings": ARMS["meta"], "network": NETWORK, "test_species": [TEST_SPECIES]}
+    job = PpiPretrainSettings(seed=seed, setting=name, pretrain=pretrain, **own)
+    return PpiSetting(job, dataset, lambda part: checkpoint(folder / f"state{part}.pt", "a test"), learned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from metapt.training.optimizers import OptimizerSpec
 from metapt.twostage.heads import encoder_of, whole
 
 from .graphs_helper import double, exact
+from .small_arms import setting_in
 from .small_graphs import COARSE, FINE, small_graphs
 
 NETWORK = Network(layers=2, width=3)
@@ -50,7 +52,8 @@ def made(
     tasks: Any = range(FINE),
     **words: Any,
 ) -> PpiBatches:
-    return kind(numbered, SETS, NETWORK, rate, seed, torch.tensor(tasks), **words)
+    job = setting_in(Path(), numbered, seed=seed, dropout=rate, **words).job
+    return kind(numbered, SETS, job.model_copy(update={"network": NETWORK}), torch.tensor(tasks))
 
 
 def seen(graphs: GraphBatch) -> list[int]:
@@ -153,7 +156,8 @@ class Exact(CoTrainBatches):
 
 def batches(dataset: PpiDataset) -> CoTrainBatches:
     sets = {"pretrain": (np.arange(100), 16), "train": (np.arange(60), 8)}
-    return Exact(dataset, sets, Network(layers=LAYERS, width=WIDTH), 0.2, 0, torch.arange(FINE))
+    job = setting_in(Path(), dataset).job.model_copy(update={"network": Network(layers=LAYERS, width=WIDTH)})
+    return Exact(dataset, sets, job, torch.arange(FINE))
 
 
 def network() -> Pretrained:

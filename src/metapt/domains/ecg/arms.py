@@ -111,7 +111,7 @@ def meta_settings(arm: config.EcgMeta, setting: Setting) -> MetaSettings:
         iterations=iterations,
         warmup=arm.warmup(setting.steps_per_epoch),
         remainder=remainder,
-        pretrain_lr=setting.pretrain.lr,
+        pretrain_lr=setting.job.pretrain.lr,
         pretrain_optimizer=setting.optimizer,
         finetune_optimizer=Adam(arm.finetune_lr),
         groups=_network_group(arm),
@@ -159,10 +159,10 @@ def meta_loop(setting: Setting, arm: config.EcgMeta) -> tuple[MetaPretraining, P
         setting.initial_head(),
         meta_settings(arm, setting),
         step_problem=setting.problem(policy),
-        capture=setting.capture,
+        capture=setting.job.capture,
     )
     if isinstance(loop, _RandomSigns):
-        loop.seed = setting.seed
+        loop.seed = setting.job.seed
     return loop, policy
 
 
@@ -181,11 +181,11 @@ def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
     """Learn the warp in supervised training of the whole network on the FT training set, then pre-train with it."""
     policy = policy_of(arm.warp)
     train, validation = setting.finetune
-    problem = SupervisedProblem(Encoder(setting.width), policy)
+    problem = SupervisedProblem(Encoder(setting.job.width), policy)
     start = setting.initial()
     network = Pretrained(whole(start.encoder, head=setting.initial_head()), {}, start.buffers)
     labelled = {"train": (train, arm.batch_size), "validation": (validation, len(validation))}
-    batches = SupervisedBatches(setting.dataset, setting.pretrain, labelled, setting.seed)
+    batches = SupervisedBatches(setting.dataset, setting.job.pretrain, labelled, setting.job.seed)
     steps = arm.epochs * max(1, len(train) // arm.batch_size)
     iterations, remainder = method.whole_iterations(steps, arm.pretrain_steps)
     settings = MetaSettings(
@@ -213,7 +213,7 @@ def _random_search(setting: Setting, arm: config.RandomSearch) -> PretrainRun:
     """
     policy = policy_of(arm.warp)
     low, high = (math.log(bound) for bound in arm.range)
-    draws = torch.rand(arm.candidates, generator=generator("ecg random search", setting.seed), dtype=torch.float64)
+    draws = torch.rand(arm.candidates, generator=generator("ecg random search", setting.job.seed), dtype=torch.float64)
     candidates = (low + (high - low) * draws).exp().tolist()
     steps = max(1, round((arm.budget - 1) * setting.steps / arm.candidates))
     labelled, fold = setting.labelled(), setting.folds(_FOLDS)
@@ -264,7 +264,7 @@ def _candidate(setting: Setting, arm: config.BestOf, number: int) -> PretrainRun
     """Pre-train with weights, minibatches and views of a seed of its own."""
     own = dataclasses.replace(
         setting,
-        seed=seed_of("ecg candidate", setting.seed, number),
+        job=setting.job.model_copy(update={"seed": seed_of("ecg candidate", setting.job.seed, number)}),
         checkpoint=lambda part: setting.checkpoint(f"-run{number}{part}"),
     )
     policy = policy_of(arm.warp)
@@ -274,10 +274,9 @@ def _candidate(setting: Setting, arm: config.BestOf, number: int) -> PretrainRun
 def _joint(setting: Setting, arm: config.Joint) -> PretrainRun:
     """Pre-train on unlabelled and on FT training ECGs at once. FT begins with a new head, as after any PT."""
     policy, start = policy_of(arm.warp), setting.initial()
-    problem = JointProblem(Encoder(setting.width, setting.pretrain.precision), policy, setting.pretrain.temperature)
     batches = setting.batches({"train": (setting.finetune[0], arm.batch_size)}, kind=JointBatches)
     network = start._replace(encoder=whole(start.encoder, head=setting.initial_head()))
-    trainer = setting.trainer(problem, batches, network)
+    trainer = setting.trainer(setting.problem(policy, JointProblem), batches, network)
     run = _plain(setting, trainer, setting.initial_meta(policy))
     return dataclasses.replace(run, pretrained=run.pretrained._replace(encoder=encoder_of(run.pretrained.encoder)))
 

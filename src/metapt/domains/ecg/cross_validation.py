@@ -46,12 +46,12 @@ def cross_validated_auroc(setting: Setting, count: int, evaluation: str, pretrai
     Each FT run has a head and minibatches of its own, which are the same for all encoders. The setting must pass
     `check_folds`.
     """
-    finetune = setting.finetune_settings
+    finetune = setting.job.finetune
     assert finetune is not None
     best = []
     for out, (name, train, held_out) in enumerate(folds(setting, count)):
-        problem = EcgFinetuneProblem(setting.width, Sets(train, held_out, held_out), finetune, setting.capture)
-        draws = generator("ecg run search FT", setting.seed, out)
+        problem = EcgFinetuneProblem(setting.job.width, Sets(train, held_out, held_out), finetune, setting.job.capture)
+        draws = generator("ecg run search FT", setting.job.seed, out)
         if evaluation == FULL_TRANSFER:
             transfer = Transfer(problem, pretrained, finetune.lr, draws, f"FT without {name}")
             transfer.train(finetune.epochs)

@@ -15,18 +15,10 @@ from metapt.twostage.pretraining import checkpoints, write
 
 def run(settings: EcgPretrainSettings, inputs: dict[str, Path], outputs: dict[str, Path], machine: Machine) -> None:
     """Pre-train. The inputs are `signals`, `records`, and `learned`: pretrained.pt of the arm whose warp it takes."""
-    size, width, device, learned = settings.meta_size, settings.width, machine.device, inputs.get("learned")
-    setting = Setting(
-        dataset=open_dataset(inputs, settings.samples, device),
-        width=width,
-        pretrain=settings.pretrain,
-        seed=settings.seed,
-        meta_size=size,
-        split=settings.split,
-        checkpoint=checkpoints(settings, inputs, __name__, device),
-        learned=None if learned is None else load_pretrained(learned, width, device).meta,
-        finetune_settings=settings.finetune,
-        capture=settings.capture,
-    )
-    words = "" if size is None else f"meta_ft_size={size}"
+    device, learned = machine.device, None
+    if "learned" in inputs:
+        learned = load_pretrained(inputs["learned"], settings.width, device).meta
+    dataset, parts = open_dataset(inputs, settings.samples, device), checkpoints(settings, inputs, __name__, device)
+    setting = Setting(settings, dataset, parts, learned)
+    words = "" if settings.meta_size is None else f"meta_ft_size={settings.meta_size}"
     write(arms.pretrain(settings.arm_settings, setting), settings, words, outputs)

@@ -52,7 +52,7 @@ def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
         assert setting.learned is not None
         phi = setting.learned.cpu()
         if arm.weights.use == "permuted":
-            phi = phi[torch.randperm(tasks, generator=generator("ppi permuted weights", setting.seed))]
+            phi = phi[torch.randperm(tasks, generator=generator("ppi permuted weights", setting.job.seed))]
     if arm.group_weights is not None:
         groups = torch.from_numpy(setting.groups(len(arm.group_weights)))
         phi = torch.tensor([math.log(weight / (2 - weight)) for weight in arm.group_weights])[groups]  # 2 sigmoid(phi)
@@ -69,8 +69,8 @@ def _cotrain(setting: PpiSetting, arm: config.CoTrain) -> PretrainRun:
     problem, batches = CoTrainProblem(setting.trained()), setting.batches(CoTrainBatches)
     trainer = CoTrainer(problem, batches, _two_heads(setting), _adam(arm.pretrain_lr), arm.gradients)
     recorder = None
-    if setting.pretrain.online_evaluations:
-        every = -(-setting.steps // setting.pretrain.online_evaluations)
+    if setting.job.pretrain.online_evaluations:
+        every = -(-setting.steps // setting.job.pretrain.online_evaluations)
         recorder = Recorder(lambda: _online_of(setting, trainer.pretrained), every)
     run = _plain(setting, trainer, {}, recorder)
     run.numbers |= {name: float(value) for name, value in _online_of(setting, run.pretrained).items()}
@@ -158,7 +158,7 @@ def _iterations(setting: PpiSetting, arm: config.PpiMeta | config.LearnedWeights
 def _learn(setting: PpiSetting, loop: MetaPretraining, online: Callable[[], dict[str, Tensor]]) -> PretrainRun:
     """Run a loop that learns task weights, and record their quantiles and the online AUROC."""
     iterations = loop.settings.iterations
-    evaluations = setting.pretrain.online_evaluations
+    evaluations = setting.job.pretrain.online_evaluations
     every = -(-iterations // max(1, evaluations))
 
     def observe() -> dict[str, Tensor]:

@@ -29,20 +29,12 @@ def run(settings: PpiPretrainSettings, inputs: dict[str, Path], outputs: dict[st
 
     The inputs are `graphs`, `tasks`, and `weights`: pretrained.pt of the arm whose task weights this arm takes.
     """
-    network, arm, learned = settings.network, settings.arm_settings, None
-    if weights_of(arm) is not None:
-        learned = load_pretrained(inputs["weights"], network, machine.device).meta[WEIGHTS]
-    setting = PpiSetting(
-        dataset=open_dataset(inputs["graphs"], machine.device),
-        network=network,
-        pretrain=settings.pretrain,
-        test_species=settings.test_species,
-        seed=settings.seed,
-        name=settings.setting,
-        learned=learned,
-        checkpoint=pretraining.checkpoints(settings, inputs, __name__, machine.device),
-    )
-    result = pretrain(arm, setting)
+    device, learned = machine.device, None
+    if weights_of(settings.arm_settings) is not None:
+        learned = load_pretrained(inputs["weights"], settings.network, device).meta[WEIGHTS]
+    parts = pretraining.checkpoints(settings, inputs, __name__, device)
+    setting = PpiSetting(settings, open_dataset(inputs["graphs"], device), parts, learned)
+    result = pretrain(settings.arm_settings, setting)
     if result.meta:
         weights = task_weights(result.meta).cpu().double().numpy()
         with reading(inputs["tasks"], "prepare the data again") as file:

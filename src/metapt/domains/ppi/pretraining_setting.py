@@ -16,7 +16,7 @@ from metapt.domains.ppi.data.dataset import Indices, PpiDataset, Splits, feature
 from metapt.domains.ppi.data.graphs import unpack
 from metapt.domains.ppi.gin import GinEncoder, initial_head, initial_pretrained
 from metapt.domains.ppi.problem import WEIGHTS, PpiBatches
-from metapt.domains.ppi.stages import HALF_DATA, HELD_OUT, ONLINE
+from metapt.domains.ppi.stages import HALF_DATA, HELD_OUT, ONLINE, PpiPretrainSettings
 from metapt.errors import ConfigError, DataError
 from metapt.hypergrad import Params, Pretrained
 from metapt.training.checkpoint import Checkpoint
@@ -33,30 +33,26 @@ _Batches = TypeVar("_Batches", bound=PpiBatches)
 
 @dataclass(frozen=True)
 class PpiSetting:
-    """The inputs of a PT run."""
+    """What a PT job reads, and what is made of it."""
 
+    job: PpiPretrainSettings
     dataset: PpiDataset  # all graphs
-    network: config.Network  # the encoder's layers and width
-    pretrain: config.PpiPretraining  # settings of PT, with the changes of the arm
-    test_species: list[int]  # NCBI taxa
-    seed: int  # the PT seed
-    name: str  # the setting: one of `metapt.domains.ppi.stages.SETTINGS`
-    learned: Tensor | None  # logits of the task weights that another arm has learned; None if the arm takes none
     checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
+    learned: Tensor | None = None  # logits of the task weights that another arm has learned; None: the arm takes none
 
     @property
     def encoder(self) -> GinEncoder:
         """Return the network, computing in float32."""
-        return GinEncoder(self.network.layers, self.network.width)
+        return GinEncoder(self.job.network.layers, self.job.network.width)
 
     def trained(self, recompute: bool = False) -> GinEncoder:
         """Return the network, computing in the precision of PT; `recompute`: see `MetaArm`."""
-        return GinEncoder(self.network.layers, self.network.width, self.pretrain.precision, recompute)
+        return GinEncoder(self.job.network.layers, self.job.network.width, self.job.pretrain.precision, recompute)
 
     @property
     def parts(self) -> Splits:
         """Return the numbers of the graphs in each part of the data."""
-        return splits(self.dataset.graphs, self.test_species)
+        return splits(self.dataset.graphs, self.job.test_species)
 
     @property
     def graphs(self) -> Indices:
@@ -67,9 +63,9 @@ class PpiSetting:
     def finetune(self) -> tuple[Indices, Indices]:
         """Return the numbers of the FT graphs that meta-PT may use: training, validation."""
         parts = self.parts
-        if self.name != HALF_DATA:
+        if self.job.setting != HALF_DATA:
             return parts.train, parts.validation
-        random = np.random.default_rng([self.seed, 1])
+        random = np.random.default_rng([self.job.seed, 1])
         train, validation = (
             np.sort(random.permutation(part)[: -(-len(part) // 2)]) for part in (parts.train, parts.validation)
         )
@@ -79,17 +75,17 @@ class PpiSetting:
     def tasks(self) -> Tensor:
         """Return the numbers of the FT tasks that meta-PT may use."""
         count = self.dataset.fine_tasks
-        held_out = held_out_tasks(count, HELD_OUT.index(self.name)) if self.name in HELD_OUT else ()
+        held_out = held_out_tasks(count, HELD_OUT.index(self.job.setting)) if self.job.setting in HELD_OUT else ()
         return torch.tensor([task for task in range(count) if task not in held_out])
 
     @property
     def steps_per_epoch(self) -> int:
-        return max(1, len(self.graphs) // self.pretrain.batch_size)
+        return max(1, len(self.graphs) // self.job.pretrain.batch_size)
 
     @property
     def steps(self) -> int:
         """Return the number of PT steps of a run."""
-        return self.pretrain.epochs * self.steps_per_epoch
+        return self.job.pretrain.epochs * self.steps_per_epoch
 
     def groups(self, count: int) -> NDArray[np.int64]:
         """Return the group, from 0 to count - 1, of each PT task by its labels on the PT graphs; see `task_groups`."""
@@ -111,7 +107,7 @@ class PpiSetting:
         Raises ConfigError if there are more folds than FT graphs.
         """
         train, validation = self.finetune
-        size = self.pretrain.batch_size
+        size = self.job.pretrain.batch_size
         if arm is None:
             graphs = {"pretrain": self.graphs, "hypergradient": self.graphs, "train": train, "validation": validation}
             return {name: (part, size) for name, part in (graphs | {"hypergradient train": train}).items()}
@@ -120,7 +116,7 @@ class PpiSetting:
             sizes = [arm.batch_size or len(part) for part in (train, validation)]
             return sets | {"train": (train, sizes[0]), "validation": (validation, sizes[1])}
         # The remainder goes to validation, so that no graph is in two parts of a hypergradient.
-        both = np.random.default_rng([self.seed, 4]).permutation(np.concatenate([train, validation]))
+        both = np.random.default_rng([self.job.seed, 4]).permutation(np.concatenate([train, validation]))
         largest = len(both) // arm.folds
         if not largest:
             raise ConfigError(
@@ -133,24 +129,17 @@ class PpiSetting:
 
     def batches(self, kind: type[_Batches], arm: config.PpiMeta | None = None) -> _Batches:
         """Return the minibatches of an arm, of a kind that suits its PT loss."""
-        return kind(
-            self.dataset,
-            self.sets(arm),
-            self.network,
-            self.pretrain.dropout,
-            self.seed,
-            self.tasks,
-            self.pretrain.offset_centres,
-        )
+        return kind(self.dataset, self.sets(arm), self.job, self.tasks)
 
     def initial(self) -> Pretrained:
         """Return the random weights of the PT seed, the same for all arms."""
-        stream, tasks = generator("ppi weights", self.seed), self.dataset.coarse_tasks
-        return initial_pretrained(self.network.layers, self.network.width, tasks, stream).to(self.dataset.device)
+        network, stream = self.job.network, generator("ppi weights", self.job.seed)
+        made = initial_pretrained(network.layers, network.width, self.dataset.coarse_tasks, stream)
+        return made.to(self.dataset.device)
 
     def initial_head(self) -> Params:
         """Return the random FT head of the PT seed."""
-        made = initial_head(self.network.width, len(self.tasks), generator("ppi head", self.seed))
+        made = initial_head(self.job.network.width, len(self.tasks), generator("ppi head", self.job.seed))
         return {name: value.to(self.dataset.device) for name, value in made.items()}
 
     def initial_meta(self, tasks: int) -> Params:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from metapt.domains.ppi.config import Network
 from metapt.domains.ppi.data.dataset import Indices, PpiDataset
 from metapt.domains.ppi.gin import GinEncoder, GraphBatch, dropout_masks
+from metapt.domains.ppi.stages import PpiPretrainSettings
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import Vector
 from metapt.training.batches import StreamBatches
@@ -115,25 +116,17 @@ class PpiBatches(StreamBatches):
     Each set of graphs has its own streams for graphs and dropout masks. Arms with the same seed and PT settings
     therefore see the same PT minibatches and masks, whatever else they draw. `sets` are the graphs of "pretrain",
     "hypergradient" (PT graphs), "train", "hypergradient train" (of co-training) and "validation" with the sizes of
-    their minibatches; unused ones may be left out. `dropout` is the share of a layer's outputs that are zeroed, and
-    `tasks` are the FT tasks whose labels may be used. `offset_centres`, for PT minibatches: see `PpiDataset.batch`.
+    their minibatches; unused ones may be left out. `tasks` are the FT tasks whose labels may be used.
     """
 
     def __init__(
-        self,
-        dataset: PpiDataset,
-        sets: Mapping[str, tuple[Indices, int]],
-        network: Network,
-        dropout: float,
-        seed: int,
-        tasks: Tensor,
-        offset_centres: bool = True,
+        self, dataset: PpiDataset, sets: Mapping[str, tuple[Indices, int]], job: PpiPretrainSettings, tasks: Tensor
     ) -> None:
-        self._dataset, self._tasks, self._offset = dataset, tasks.to(dataset.device), offset_centres
+        self._dataset, self._tasks, self._pretrain = dataset, tasks.to(dataset.device), job.pretrain
         self._indices = {name: torch.from_numpy(np.asarray(chosen)) for name, (chosen, _) in sets.items()}
-        masks = {name: generator("ppi dropout", name, seed, device=dataset.device) for name in sets}
-        self._dropout = {name: Dropout(stream, network, dropout) for name, stream in masks.items()}
-        streams = {name: [generator("ppi batches", name, seed)] for name in sets}
+        masks = {name: generator("ppi dropout", name, job.seed, device=dataset.device) for name in sets}
+        self._dropout = {name: Dropout(stream, job.network, job.pretrain.dropout) for name, stream in masks.items()}
+        streams = {name: [generator("ppi batches", name, job.seed)] for name in sets}
         super().__init__(
             {name: ShuffledStream(len(chosen), size, streams[name]) for name, (chosen, size) in sets.items()},
             {f"{name} dropout": own for name, own in masks.items()},
@@ -153,7 +146,7 @@ class PpiBatches(StreamBatches):
 
     def _labelled(self, name: str) -> LabelledGraphs:
         indices = self._next(name)
-        graphs = self._dataset.batch(indices, self._offset)
+        graphs = self._dataset.batch(indices, self._pretrain.offset_centres)
         return LabelledGraphs(graphs, self._dataset.coarse(indices), self._dropout[name](len(graphs.graph)))
 
     def _finetune(self, name: str) -> LabelledGraphs:
