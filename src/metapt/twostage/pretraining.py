@@ -1,4 +1,4 @@
-"""The outputs of a PT job: the encoder, the learned hyperparameters, and numbers about the run."""
+"""A PT job: its run, and its outputs: the encoder, the learned hyperparameters, and numbers about the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import detached
 from metapt.training.checkpoint import Checkpoint, fingerprint
+from metapt.training.meta import MetaPretraining
 from metapt.training.pretrained_file import Learned, save_pretrained
+from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Measured, Recorder
 from metapt.twostage.jobs import PretrainSettings
 from metapt.twostage.quantities import PEAK_MEMORY, PRETRAINING, TIME_PER_STEP, WALL_TIME
@@ -37,6 +39,46 @@ def time_per_step(measured: Measured, steps: int, recorder: Recorder | None = No
     """
     seconds = measured.seconds - (recorder.seconds if recorder is not None else 0.0)
     return {TIME_PER_STEP: seconds / steps if steps and measured.whole else math.nan}
+
+
+@dataclass(frozen=True)
+class PretrainSetting:
+    """What a PT job reads; a domain adds what is made of it."""
+
+    job: Any  # the settings that the domain's PT job reads
+    dataset: Any  # the domain's data, on its `device`
+    checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
+
+    @property
+    def steps_per_epoch(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def steps(self) -> int:
+        """Return the number of PT steps of a run."""
+        return int(self.job.pretrain.epochs) * self.steps_per_epoch
+
+    def placed(self, params: Params) -> Params:
+        """Return parameters on the device of the data."""
+        return {name: value.to(self.dataset.device) for name, value in params.items()}
+
+    def plain_run(self, trainer: Pretrainer, meta: Params, recorder: Recorder | None = None) -> PretrainRun:
+        """Take all PT steps with given meta-parameters."""
+        checkpoint = self.checkpoint("")
+        with Measured(self.dataset.device) as measured:
+            taken = trainer.run(meta, self.steps, "PT", checkpoint, recorder=recorder)
+        series = recorder.rows() if recorder is not None else []
+        return PretrainRun(trainer.pretrained, meta, time_per_step(measured, taken, recorder), series, [checkpoint])
+
+    def meta_run(self, loop: MetaPretraining, recorder: Recorder, from_start: bool = False) -> PretrainRun:
+        """Run Algorithm 2; `from_start`: the recorder observes the initial meta-parameters, too."""
+        checkpoint = self.checkpoint("")
+        with Measured(self.dataset.device) as measured:
+            if from_start:
+                recorder(0)
+            diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
+        numbers = time_per_step(measured, loop.steps_taken, recorder) | diagnosis.figures
+        return PretrainRun(loop.pretrained, loop.averaged_meta, numbers, recorder.rows(), [checkpoint])
 
 
 def finished(run: PretrainRun, measured: Measured) -> PretrainRun:

@@ -29,7 +29,6 @@ from metapt.training import progress
 from metapt.training.meta import MetaPretraining
 from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
-from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Measured, Recorder
 from metapt.training.seeds import generator, seed_of
 from metapt.twostage.heads import encoder_of, highest, whole
@@ -93,14 +92,7 @@ def _typical_noise(samples: int, device: torch.device) -> Tensor:
 def _fixed(setting: Setting, policy: Policy, meta: Params) -> PretrainRun:
     """Pre-train with given meta-parameters."""
     trainer = setting.trainer(setting.problem(policy), setting.batches(), setting.initial())
-    return _plain(setting, trainer, meta)
-
-
-def _plain(setting: Setting, trainer: Pretrainer, meta: Params) -> PretrainRun:
-    checkpoint = setting.checkpoint("")
-    with Measured(setting.dataset.device) as measured:
-        taken = trainer.run(meta, setting.steps, "PT", checkpoint)
-    return PretrainRun(trainer.pretrained, meta, time_per_step(measured, taken), checkpoints=[checkpoint])
+    return setting.plain_run(trainer, meta)
 
 
 def meta_settings(arm: config.EcgMeta, setting: Setting) -> MetaSettings:
@@ -169,12 +161,7 @@ def meta_loop(setting: Setting, arm: config.EcgMeta) -> tuple[MetaPretraining, P
 def _meta(setting: Setting, arm: config.EcgMeta) -> PretrainRun:
     loop, policy = meta_loop(setting, arm)
     recorder = Recorder(lambda: warp_numbers(policy, loop.averaged_meta, setting.dataset.samples))
-    checkpoint = setting.checkpoint("")
-    with Measured(setting.dataset.device) as measured:
-        recorder(0)
-        diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
-    numbers = time_per_step(measured, loop.steps_taken, recorder) | diagnosis.figures
-    return PretrainRun(loop.pretrained, loop.averaged_meta, numbers, recorder.rows(), [checkpoint])
+    return setting.meta_run(loop, recorder, from_start=True)
 
 
 def _optsla(setting: Setting, arm: config.OptSla) -> PretrainRun:
@@ -277,7 +264,7 @@ def _joint(setting: Setting, arm: config.Joint) -> PretrainRun:
     batches = setting.batches({"train": (setting.finetune[0], arm.batch_size)}, kind=JointBatches)
     network = start._replace(encoder=whole(start.encoder, head=setting.initial_head()))
     trainer = setting.trainer(setting.problem(policy, JointProblem), batches, network)
-    run = _plain(setting, trainer, setting.initial_meta(policy))
+    run = setting.plain_run(trainer, setting.initial_meta(policy))
     return dataclasses.replace(run, pretrained=run.pretrained._replace(encoder=encoder_of(run.pretrained.encoder)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,19 +17,18 @@ from metapt.domains.ecg.resnet1d import Encoder, initial_head, initial_pretraine
 from metapt.domains.ecg.stages import EcgPretrainSettings
 from metapt.hypergrad import MetaProblem, Params, Pretrained
 from metapt.training.batches import Batches
-from metapt.training.checkpoint import Checkpoint
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.training.seeds import generator
+from metapt.twostage.pretraining import PretrainSetting
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(PretrainSetting):
     """What a PT job reads, and what is made of it."""
 
     job: EcgPretrainSettings
     dataset: Dataset  # all ECGs
-    checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
     learned: Params | None = None  # the warp that another arm has learned; None: the arm takes none
 
     @property
@@ -41,11 +39,6 @@ class Setting:
     @property
     def steps_per_epoch(self) -> int:
         return steps_per_epoch(self.job.pretrain, len(self.indices))
-
-    @property
-    def steps(self) -> int:
-        """Return the number of PT steps of a run."""
-        return self.job.pretrain.epochs * self.steps_per_epoch
 
     @property
     def optimizer(self) -> OptimizerSpec:
@@ -88,12 +81,12 @@ class Setting:
 
     def initial_meta(self, policy: Policy) -> Params:
         """Return the initial meta-parameters of a warp."""
-        return self._placed(policy.initial(generator("ecg warp network", self.job.seed)))
+        return self.placed(policy.initial(generator("ecg warp network", self.job.seed)))
 
     def initial_head(self) -> Params:
         """Return an FT head with random weights."""
         classes = len(self.dataset.records.classes)
-        return self._placed(initial_head(self.job.width, classes, generator("ecg head", self.job.seed)))
+        return self.placed(initial_head(self.job.width, classes, generator("ecg head", self.job.seed)))
 
     def labelled(self) -> Labelled:
         """Return all labelled ECGs at meta-PT time."""
@@ -109,9 +102,6 @@ class Setting:
         """Return features [n, size] of labelled ECGs, with BatchNorm in eval mode, and their labels [n, classes]."""
         network = {**pretrained.encoder, **pretrained.buffers}
         return Encoder(self.job.width)(network, labelled.signals, training=False), labelled.labels
-
-    def _placed(self, params: Params) -> Params:
-        return {name: value.to(self.dataset.device) for name, value in params.items()}
 
 
 def policy_of(warp: Warp) -> Policy:

@@ -24,7 +24,7 @@ from metapt.training.pretraining import Pretrainer
 from metapt.training.recorder import Measured, Recorder
 from metapt.training.seeds import generator
 from metapt.twostage.heads import encoder_of, head_of, whole
-from metapt.twostage.pretraining import PretrainRun, finished, time_per_step
+from metapt.twostage.pretraining import PretrainRun, finished
 
 
 def pretrain(arm: config.Arm, setting: PpiSetting) -> PretrainRun:
@@ -62,7 +62,9 @@ def fixed_weights(setting: PpiSetting, arm: config.Supervised) -> Params:
 def _supervised(setting: PpiSetting, arm: config.Supervised) -> PretrainRun:
     problem = MultitaskProblem(setting.trained())
     trainer = Pretrainer(problem, setting.batches(PpiBatches), setting.initial(), _adam(arm.pretrain_lr))
-    return _plain(setting, trainer, fixed_weights(setting, arm), None)
+    run = setting.plain_run(trainer, fixed_weights(setting, arm))
+    run.meta = {}
+    return run
 
 
 def _cotrain(setting: PpiSetting, arm: config.CoTrain) -> PretrainRun:
@@ -72,19 +74,10 @@ def _cotrain(setting: PpiSetting, arm: config.CoTrain) -> PretrainRun:
     if setting.job.pretrain.online_evaluations:
         every = -(-setting.steps // setting.job.pretrain.online_evaluations)
         recorder = Recorder(lambda: _online_of(setting, trainer.pretrained), every)
-    run = _plain(setting, trainer, {}, recorder)
+    run = setting.plain_run(trainer, {}, recorder)
     run.numbers |= {name: float(value) for name, value in _online_of(setting, run.pretrained).items()}
     run.pretrained = _parts(run.pretrained)
     return run
-
-
-def _plain(setting: PpiSetting, trainer: Pretrainer, meta: Params, recorder: Recorder | None) -> PretrainRun:
-    """Train with given task weights."""
-    checkpoint = setting.checkpoint("")
-    with Measured(setting.dataset.device) as measured:
-        taken = trainer.run(meta, setting.steps, "PT", checkpoint, recorder=recorder)
-    series = recorder.rows() if recorder is not None else []
-    return PretrainRun(trainer.pretrained, {}, time_per_step(measured, taken, recorder), series, [checkpoint])
 
 
 def _learned_weights(setting: PpiSetting, arm: config.LearnedWeights) -> PretrainRun:
@@ -157,22 +150,17 @@ def _iterations(setting: PpiSetting, arm: config.PpiMeta | config.LearnedWeights
 
 def _learn(setting: PpiSetting, loop: MetaPretraining, online: Callable[[], dict[str, Tensor]]) -> PretrainRun:
     """Run a loop that learns task weights, and record their quantiles and the online AUROC."""
-    iterations = loop.settings.iterations
     evaluations = setting.job.pretrain.online_evaluations
-    every = -(-iterations // max(1, evaluations))
+    every = -(-loop.settings.iterations // max(1, evaluations))
 
     def observe() -> dict[str, Tensor]:
         weights = task_weights(detached(loop.averaged_meta))[: setting.dataset.coarse_tasks]
         seen = {name: weights.quantile(share).reshape(1) for name, share in QUANTILES.items()}
         return seen | (online() if evaluations else {})
 
-    recorder = Recorder(observe, every)
-    checkpoint = setting.checkpoint("")
-    with Measured(setting.dataset.device) as measured:
-        diagnosis = loop.run("meta-PT", checkpoint, recorder=recorder)
-    numbers = time_per_step(measured, loop.steps_taken, recorder) | diagnosis.figures
-    numbers |= {name: float(value) for name, value in online().items()}
-    return PretrainRun(loop.pretrained, loop.averaged_meta, numbers, recorder.rows(), [checkpoint])
+    run = setting.meta_run(loop, Recorder(observe, every))
+    run.numbers |= {name: float(value) for name, value in online().items()}
+    return run
 
 
 def _two_heads(setting: PpiSetting) -> Pretrained:

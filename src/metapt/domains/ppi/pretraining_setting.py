@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,10 +18,10 @@ from metapt.domains.ppi.problem import WEIGHTS, PpiBatches
 from metapt.domains.ppi.stages import HALF_DATA, HELD_OUT, ONLINE, PpiPretrainSettings
 from metapt.errors import ConfigError, DataError
 from metapt.hypergrad import Params, Pretrained
-from metapt.training.checkpoint import Checkpoint
 from metapt.training.seeds import generator
 from metapt.twostage.auroc import mean_auroc
 from metapt.twostage.heads import logits
+from metapt.twostage.pretraining import PretrainSetting
 
 IMPLIED = 99  # least percentage of the graphs with a fine term that carry a related coarse term
 COMMON = 50  # percentage of all graphs from which on a coarse term is not informative
@@ -32,12 +31,11 @@ _Batches = TypeVar("_Batches", bound=PpiBatches)
 
 
 @dataclass(frozen=True)
-class PpiSetting:
+class PpiSetting(PretrainSetting):
     """What a PT job reads, and what is made of it."""
 
     job: PpiPretrainSettings
     dataset: PpiDataset  # all graphs
-    checkpoint: Callable[[str], Checkpoint]  # the name of a part of the run -> its checkpoint
     learned: Tensor | None = None  # logits of the task weights that another arm has learned; None: the arm takes none
 
     @property
@@ -81,11 +79,6 @@ class PpiSetting:
     @property
     def steps_per_epoch(self) -> int:
         return max(1, len(self.graphs) // self.job.pretrain.batch_size)
-
-    @property
-    def steps(self) -> int:
-        """Return the number of PT steps of a run."""
-        return self.job.pretrain.epochs * self.steps_per_epoch
 
     def groups(self, count: int) -> NDArray[np.int64]:
         """Return the group, from 0 to count - 1, of each PT task by its labels on the PT graphs; see `task_groups`."""
@@ -139,8 +132,7 @@ class PpiSetting:
 
     def initial_head(self) -> Params:
         """Return the random FT head of the PT seed."""
-        made = initial_head(self.job.network.width, len(self.tasks), generator("ppi head", self.job.seed))
-        return {name: value.to(self.dataset.device) for name, value in made.items()}
+        return self.placed(initial_head(self.job.network.width, len(self.tasks), generator("ppi head", self.job.seed)))
 
     def initial_meta(self, tasks: int) -> Params:
         """Return the logits of task weights of 1."""
