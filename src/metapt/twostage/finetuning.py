@@ -60,16 +60,9 @@ class Scores(dict[Part, Score]):
 class Transfer:
     """An FT run of a whole network, encoder and head, with Adam; the epoch with the best validation AUROC is tested.
 
-    Args:
-        problem: what is trained.
-        start: the encoder and buffers at the start, which don't change.
-        lr: learning rate.
-        generator: draws all that is random, on the CPU.
-        label: name of the progress; None: none is shown.
-
-    Attributes:
-        curve: validation AUROC (%) after each epoch so far.
-        minibatches: yields those of an epoch.
+    Encoder and buffers of `start` don't change. The generator, on the CPU, draws all that is random. `label` names the
+    progress (None: none is shown). `curve` is the validation AUROC (%) after each epoch so far; `minibatches` yields
+    those of an epoch.
     """
 
     def __init__(
@@ -143,13 +136,10 @@ class Transfer:
 
 
 def check_examples(train: int, evaluated: Mapping[str, Tensor], classes: Sequence[str], unit: str) -> None:
-    """Check that FT can train on `train` examples, and that the AUROC is defined on those that are evaluated.
+    """Raise DataError for fewer than 2 examples to train on, or none evaluated on which the AUROC is defined.
 
-    Warn of classes that the AUROC leaves out. `evaluated` has labels [n, classes] by names such as
-    "validation ECGs", `unit` is the plural of an example.
-
-    Raises:
-        DataError: there are fewer than 2 examples to train on, or no class has both labels among those evaluated.
+    Warn of classes that the AUROC leaves out. `evaluated` has labels [n, classes] by names such as "validation ECGs",
+    `unit` is the plural of an example.
     """
     if train < 2:
         raise DataError(f"FT trains on 2 or more {unit}, and here on {train}; take a larger FT set.")
@@ -185,15 +175,11 @@ def finetune(
     lrs: Sequence[float],
     trial_epochs: int | None = None,
 ) -> Scores:
-    """Fine-tune and test all runs of a job.
+    """Fine-tune and test all runs of a job, and keep their scores in the checkpoint.
 
-    Args:
-        settings: of the job.
-        checkpoint: keeps the scores.
-        starts: returns the encoders from which runs start, given the remaining runs.
-        lrs: learning rates of FT of the whole network. The validation AUROC of the first FT seed chooses the one for
-            all FT seeds.
-        trial_epochs: epochs after which only the best learning rate goes on; None: all are trained to the end.
+    `starts` returns the encoders from which the remaining runs start. Of the learning rates `lrs` of FT of the whole
+    network, the validation AUROC of the first FT seed chooses the one for all FT seeds; after `trial_epochs` only the
+    best one goes on (None: all are trained to the end).
     """
     scores = Scores(checkpoint)
     todo = [part for part in parts(settings) if part not in scores]
@@ -263,15 +249,10 @@ def write(
     outputs: dict[str, Path],
     series: Callable[[Score], dict[str, dict[int, float]]] = lambda score: {},
 ) -> None:
-    """Write the tables of an FT job, and remove its checkpoint.
+    """Write `metrics` and `series` of an FT job from the scores of all its runs, and remove its checkpoint.
 
-    Args:
-        scores: scores of all its runs.
-        settings: of the job.
-        setting: the setting in the metrics table.
-        numbers: returns the numbers of a score by metric.
-        outputs: paths of `metrics` and `series`.
-        series: returns series of a score, values by step, by name; that of the validation AUROC is added.
+    `setting` is for the metrics table. `numbers` returns the numbers of a score by metric, and `series` its series
+    (values by step) by name, to which that of the validation AUROC is added.
     """
     rows, points = [], []
     row = partial(metrics.row, settings.domain, settings.arm, setting=setting)

@@ -154,11 +154,8 @@ def linear_evaluation(problem: FinetuneProblem, start: Pretrained, generators: l
 class _Adam:
     """Adam (Kingma and Ba 2015, Algorithm 1) with torch's defaults, in place, with learning rates of many shapes.
 
-    `torch.optim.Adam` takes one rate a group: with three rates, an epoch's steps take 1.15 to 1.5 times as long.
-
-    Args:
-        values: what is trained.
-        lrs: learning rates, broadcast over the values.
+    `torch.optim.Adam` takes one rate a group: with three rates, an epoch's steps take 1.15 to 1.5 times as long. The
+    rates are broadcast over the values.
     """
 
     def __init__(self, values: Tensor, lrs: Tensor) -> None:
@@ -202,19 +199,12 @@ def highest(values: Sequence[float]) -> int:
 def score(curve: list[float], outputs: Tensor, labels: Tensor, learning_rate: float) -> Score:
     """Return the score of an FT run, and log a warning if it diverged.
 
-    Args:
-        curve: validation AUROC (%) after each epoch.
-        outputs: logits of the test examples [n, classes] at the best epoch.
-        labels: of the test examples, 0 and 1, [n, classes].
-        learning_rate: of the optimiser.
+    `curve` is the validation AUROC (%) after each epoch; `outputs` are logits [n, classes] at the best epoch, and
+    `labels` 0 and 1, of the test examples.
     """
-    lost = sum(map(math.isnan, curve))
-    if lost:
-        log.warning(
-            "FT diverged: in %d of %d epochs outputs of the network were not finite; lower its learning rate",
-            lost,
-            len(curve),
-        )
+    if lost := sum(map(math.isnan, curve)):
+        words = "FT diverged: in %d of %d epochs outputs of the network were not finite; lower its learning rate"
+        log.warning(words, lost, len(curve))
     best = highest(curve)
     classes = (100 * auroc(outputs.mT, labels.mT)).tolist()
     return Score(100 * float(mean_auroc(outputs, labels)), classes, curve[best], best + 1, learning_rate, curve)

@@ -94,10 +94,7 @@ def bissl_settings(arm: config.BiSsl, steps: int, optimizer: OptimizerSpec) -> M
 class AnchorPretraining(MetaPretraining):
     """The two levels. FT minibatches, `validation` ones included, are of the FT training set.
 
-    Args:
-        problem: that of hypergradients; `step_problem` is that of PT steps.
-        batches, pretrained, head, settings: see `MetaPretraining`; the anchor begins as the encoder of `pretrained`.
-        warm: steps of the FT head at the start.
+    The anchor begins as the encoder of `pretrained`, after `warm` steps of the FT head; else see `MetaPretraining`.
     """
 
     problem: AnchoredProblem

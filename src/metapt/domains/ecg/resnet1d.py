@@ -130,12 +130,10 @@ def features(width: int) -> int:
 
 
 class Encoder:
-    """The encoder as a pure function of its parameters and buffers.
+    """The encoder, with `width` channels in the first stage, as a pure function of its parameters and buffers.
 
-    Args:
-        width: channels of the first stage.
-        precision: of the convolutions; features have the type of the signals.
-        recompute: compute the first blocks anew for each derivative in training, which saves memory.
+    `precision` is that of the convolutions; features have the type of the signals. With `recompute` the first blocks
+    are computed anew for each derivative in training, which saves memory.
     """
 
     def __init__(self, width: int, precision: Precision = "float32", recompute: bool = False) -> None:
@@ -144,13 +142,10 @@ class Encoder:
             self._modes = {training: ResNet1d(width, recompute).train(training) for training in (True, False)}
 
     def __call__(self, parameters: Params, signals: Tensor, *, training: bool) -> Tensor:
-        """Return features [batch, 8 * width].
+        """Return features [batch, 8 * width] of signals [batch, samples, 12]; `parameters` include the buffers.
 
-        Args:
-            parameters: the encoder's parameters and its buffers; training updates BatchNorm's running statistics in
-                place.
-            signals: [batch, samples, 12].
-            training: whether BatchNorm uses the statistics of the minibatch (else those in the buffers).
+        In training, BatchNorm uses the statistics of the minibatch and updates those in the buffers in place; otherwise
+        it uses these.
         """
         module = self._modes[training]
         with computing_in(self._precision, signals.device):

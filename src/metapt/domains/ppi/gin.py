@@ -90,13 +90,10 @@ def neighbour_sum(states: Tensor, batch: GraphBatch) -> Tensor:
 
 
 class GinEncoder:
-    """The network as a pure function of its parameters and buffers.
+    """The network as a pure function of its parameters and buffers; features have the type of the parameters.
 
-    Args:
-        layers: number of message-passing layers.
-        width: width of a node's state.
-        precision: of the matrix products; features have the type of the parameters.
-        recompute: compute the first half of the layers anew for each derivative in training, which saves memory.
+    `precision` is that of the matrix products. With `recompute` the first half of the layers is computed anew for each
+    derivative in training, which saves memory.
     """
 
     def __init__(self, layers: int, width: int, precision: _Precision = "float32", recompute: bool = False) -> None:
@@ -105,14 +102,10 @@ class GinEncoder:
         self._recompute = recompute
 
     def __call__(self, parameters: Params, batch: GraphBatch, *, training: bool, keep: Tensor | None = None) -> Tensor:
-        """Return features [graphs, 2 width].
+        """Return features [graphs, 2 width]; `parameters` include the buffers.
 
-        Args:
-            parameters: the encoder's parameters and buffers; in training, BatchNorm's running statistics are updated in
-                place.
-            batch: the graphs.
-            training: whether BatchNorm uses the statistics of the minibatch (otherwise the running ones).
-            keep: dropout masks (see `dropout_masks`); None: no dropout.
+        In training, BatchNorm uses the statistics of the minibatch and updates the running ones in place; otherwise it
+        uses these. `keep`: dropout masks (see `dropout_masks`); None: no dropout.
         """
         with computing_in(self._precision, parameters["node"].device):
             return self._features(parameters, batch, training, keep).to(parameters["node"].dtype)

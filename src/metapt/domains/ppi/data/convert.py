@@ -117,7 +117,7 @@ def convert(source: Path, target: Path) -> Graphs:
     The same archive gives the same bytes. Raises DataError as `read_archive`.
     """
     graphs = read_archive(source)
-    _say(f"{len(graphs):,} graphs are read and checked; writing {target}")
+    print(f"{len(graphs):,} graphs are read and checked; writing {target}", file=sys.stderr, flush=True)
     save(graphs, target / "graphs.npz")
     data, slices = tensors(graphs)
     needs = sum(tensor.nbytes for tensor in (*data.values(), *slices.values()))
@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("target", type=Path, metavar="OUT", help=replaced)
     options = parser.parse_args(arguments)
     target: Path = options.target
-    _say(f"reading {options.source}")
+    print(f"reading {options.source}", file=sys.stderr, flush=True)
     try:
         graphs = convert(options.source, target)
     except MetaptError as error:
@@ -154,10 +154,6 @@ def main(arguments: list[str] | None = None) -> int:
         f'metapt.domains.ppi.data.convert.BioDataset("{target}") opens them.'
     )
     return 0
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

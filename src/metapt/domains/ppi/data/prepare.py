@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from metapt.domains.ppi.data.archive import read_archive
-from metapt.domains.ppi.data.ego import EgoGraphs, ego_graphs, joined, network
+from metapt.domains.ppi.data.ego import ego_graphs, joined, network
 from metapt.domains.ppi.data.graphs import Graphs, pack, save, unpack
 from metapt.domains.ppi.data.sections import ARCHIVE, String, Tasks, links_name, terms_name
 from metapt.domains.ppi.data.string_files import Annotations, Links, read_links, read_terms
@@ -96,9 +96,15 @@ def _from_string(
     }
     both = np.concatenate([chosen.coarse, chosen.fine])
     carriers = np.flatnonzero(np.diff(sparse.csr_array(labels[:, both]).indptr))  # proteins that get a graph
-    egos = joined(list(_egos(species, carriers, string)))
+    egos, start = [], 0
+    for links, _ in species:
+        size = len(links.proteins)
+        centres = carriers[(carriers >= start) & (carriers < start + size)] - start
+        egos.append(ego_graphs(network(size, links.edges, links.bits), centres, string.ego))
+        start += size
+    whole = joined(egos)
     graphs = Graphs(
-        **{field.name: getattr(egos, field.name) for field in fields(egos) if field.name != "nodes"},
+        **{field.name: getattr(whole, field.name) for field in fields(whole) if field.name != "nodes"},
         species=taxa[carriers].astype(np.int32),
         coarse=_packed(labels[:, chosen.coarse], carriers),
         fine=_packed(labels[:, chosen.fine], carriers),
@@ -125,15 +131,6 @@ def _labels(species: Sequence[_Species]) -> tuple[pd.DataFrame, sparse.csc_array
 def _packed(labels: sparse.csc_array, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
     by_row, starts = sparse.csr_array(labels), range(0, len(rows), _CHUNK)
     return np.concatenate([pack(by_row[rows[start : start + _CHUNK]].toarray().astype(bool)) for start in starts])
-
-
-def _egos(species: Sequence[_Species], proteins: NDArray[np.int64], string: String) -> Iterator[EgoGraphs]:
-    start = 0
-    for links, _ in species:
-        size = len(links.proteins)
-        centres = proteins[(proteins >= start) & (proteins < start + size)] - start
-        yield ego_graphs(network(size, links.edges, links.bits), centres, string.ego)
-        start += size
 
 
 def _count(graphs: Graphs) -> _Counts:
