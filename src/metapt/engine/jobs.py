@@ -115,6 +115,14 @@ class Jobs(Generic[S]):
         entry, settings = f"domains.{self.domain}.data.simulate", SimulateSettings(source=source)
         return self._made("simulate", name, entry, folder, settings, outputs=outputs)
 
+    def raw(self, files: Iterable[str], **limits: int) -> Files:
+        """Return the raw files of the config's source: generated ones, or as sources.yaml lists them."""
+        source = str(getattr(self.config, "source", ""))
+        if source in self.config.stand_ins:
+            return self.simulate(source, files).outputs
+        listed = self.place.sources[source]
+        return {file: self.download(listed, file, **limits).outputs["file"] for file in files}
+
     def prepare(
         self,
         source: str,

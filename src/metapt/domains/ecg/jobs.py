@@ -75,11 +75,7 @@ class EcgJobs(TwoStageJobs[EcgSettings, Arm]):
             settings = FolderSettings(folder=self.config.folder, files=self.found.digest)
             raw, minutes = {LABELS: f"{self.config.folder.path}/{LABELS}"}, 30 + len(self.found.records) // 200
             return self.prepare(source, PREPARED, settings, raw, module=source, mem_mb=1000, minutes=minutes)
-        if source == "simulated":
-            raw = self.simulate(source, RAW).outputs
-        else:
-            listed = self.place.sources[source]
-            raw = {file: self.download(listed, file, mem_mb=1000, minutes=240).outputs["file"] for file in RAW}
+        raw = self.raw(RAW, mem_mb=1000, minutes=240)
         return self.prepare(source, PREPARED, JobSettings(), raw, mem_mb=1000, minutes=30)
 
     def pretrain_part(self, arm: Arm) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from metapt.domains.mnist.config import MnistSettings
-from metapt.domains.mnist.jobs import PREPARED, SIMULATED, MnistJobs
+from metapt.domains.mnist.data import FILES
+from metapt.domains.mnist.jobs import PREPARED, MnistJobs
 from metapt.engine.domain import Domain, discover
 
 DOMAIN = Domain(
@@ -12,6 +13,6 @@ DOMAIN = Domain(
     settings=MnistSettings,
     jobs=MnistJobs,
     experiments=discover("metapt.domains.mnist.experiments"),
-    simulated=SIMULATED,
+    simulated={"digits": list(FILES.values())},
     prepared=PREPARED,
 )

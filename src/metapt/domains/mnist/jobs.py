@@ -18,20 +18,14 @@ from metapt.engine.jobs import Job, Jobs
 from metapt.sections import JobSettings, seed_numbers
 
 PREPARED = {"data": "images.pt"}
-SIMULATED = {"digits": list(FILES.values())}
 
 
 class MnistJobs(Jobs[MnistSettings]):
     """The jobs of this domain; see `Jobs`."""
 
     def prepared(self) -> Job:
-        source = self.config.source
-        if source in SIMULATED:
-            raw = self.simulate(source, SIMULATED[source]).outputs
-        else:
-            listed = self.place.sources[source]
-            raw = {file: self.download(listed, file, minutes=30).outputs["file"] for file in FILES.values()}
-        return self.prepare(source, PREPARED, JobSettings(), raw, mem_mb=2000, minutes=10)
+        raw = self.raw(FILES.values(), minutes=30)
+        return self.prepare(self.config.source, PREPARED, JobSettings(), raw, mem_mb=2000, minutes=10)
 
     def study(self, experiment: str, arm: str) -> Job:
         """Return the job that pre-trains and fine-tunes an arm of an experiment.

@@ -39,24 +39,18 @@ class PpiJobs(TwoStageJobs[PpiSettings, Arm]):
 
     def prepared(self) -> Job:
         source, files = self.config.source, raw_names(self.config)
-        match source:
-            case "simulated":
-                raw = self.simulate(source, files).outputs
-            case "hu2020":
-                raw = {ARCHIVE: self.download(self.place.sources["hu2020"], ARCHIVE, minutes=240).outputs["file"]}
-            case "string":
-                raw = {file: self.download(self._string(file), file).outputs["file"] for file in files}
+        if source == "string":
+            raw = {file: self.download(self._string(file), file).outputs["file"] for file in files}
+        else:
+            raw = self.raw(files, minutes=240)
         string = None if source == "hu2020" else string_of(self.config)
         settings = PpiPrepareSettings(string=string, test_species=self.config.test_species)
         # The archive holds the graphs of all species; of STRING's files, one species is read at a time.
         mem_mb = 12000 if source == "hu2020" else 3000 + self._graphs() // 20
         return self.prepare(source, PREPARED, settings, raw, mem_mb=mem_mb, minutes=120)
 
-    def pretrain_setting(self, arm: Arm, setting: str) -> str:
-        return pretrain_setting(arm, setting)
-
-    def finetune_setting(self, arm: Arm, setting: str) -> str:
-        return finetune_setting(arm, setting)
+    pretrain_setting = staticmethod(pretrain_setting)
+    finetune_setting = staticmethod(finetune_setting)
 
     def has_encoder(self, arm: Arm) -> bool:
         """Return whether the arm pre-trains; without PT each FT seed draws an encoder."""
