@@ -11,6 +11,7 @@ from typing import Any
 from metapt.evaluation import metrics
 from metapt.hypergrad import Params, Pretrained
 from metapt.hypergrad.params import detached
+from metapt.sections import ResumableSettings
 from metapt.training.checkpoint import Checkpoint, fingerprint
 from metapt.training.meta import MetaPretraining
 from metapt.training.pretrained_file import Learned, save_pretrained
@@ -94,9 +95,9 @@ def finished(run: PretrainRun, measured: Measured) -> PretrainRun:
 
 
 def checkpoints(
-    settings: PretrainSettings, inputs: dict[str, Path], module: str, device: str
+    settings: ResumableSettings, inputs: dict[str, Path], module: str, device: str
 ) -> Callable[[str], Checkpoint]:
-    """Return a function that returns the checkpoint of a part of a PT job; `module`: see `fingerprint`."""
+    """Return a function that returns the checkpoint of a part of a job; `module`: see `fingerprint`."""
     state, path = fingerprint(settings, inputs, module, device), Path(settings.checkpoint)
     return lambda part: Checkpoint(path.with_name(f"{path.stem}{part}.pt"), state)
 

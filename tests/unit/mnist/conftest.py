@@ -9,6 +9,7 @@ import pytest
 
 from metapt.domains.mnist.arms import Run
 from metapt.domains.mnist.data.prepare import MnistData, load
+from metapt.training.checkpoint import Checkpoint
 
 from ...contract.domain_cases import CASES
 
@@ -29,6 +30,9 @@ def run_as(tmp_path: Path) -> Callable[..., Run]:
     """Return a `Run` of an arm of an experiment on one CPU thread."""
 
     def make(experiment: str, arm: str = "meta", budget_seconds: float | None = None, threads: int = 1) -> Run:
-        return Run(f"mnist_{experiment}", arm, "cpu", threads, tmp_path / "checkpoint.pt", "a test", budget_seconds)
+        def resumable(part: str) -> Checkpoint:
+            return Checkpoint(tmp_path / f"checkpoint{part}.pt", "a test")
+
+        return Run(f"mnist_{experiment}", arm, "cpu", threads, resumable, budget_seconds)
 
     return make

@@ -18,10 +18,11 @@ from metapt.evaluation import metrics
 from metapt.hypergrad import SGD
 from metapt.machine import Machine
 from metapt.method import meta_settings
-from metapt.training.checkpoint import Checkpoint, fingerprint
+from metapt.training.checkpoint import Checkpoint
 from metapt.training.meta_settings import MetaSettings
 from metapt.training.optimizers import OptimizerSpec
 from metapt.training.seeds import generator
+from metapt.twostage.pretraining import checkpoints
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,12 @@ class Run:
     arm: str  # its name
     device: str  # of torch
     threads: int  # CPU threads
-    checkpoint: Path | None  # of the unfinished run, with the names of parts in it (see `resumable`); None: saves none
-    fingerprint: str  # see `Checkpoint`
+    resumable: Callable[[str], Checkpoint]  # the name of a part that resumes on its own -> its checkpoint
     budget_seconds: float | None = None  # mean wall time of the arm that `budget_of` names; None for arms without one
 
     def generator(self, *name: str | int) -> torch.Generator:
         """Return a random stream of this experiment. All arms share its streams."""
         return generator(self.experiment, *name)
-
-    def resumable(self, part: str = "") -> Checkpoint:
-        """Return the checkpoint of the run, or of a part of it that resumes on its own."""
-        assert self.checkpoint is not None
-        path = self.checkpoint.with_name(f"{self.checkpoint.stem}{part}{self.checkpoint.suffix}")
-        return Checkpoint(path, self.fingerprint)
 
     def rows(self, numbers: dict[str, float], **where: Any) -> list[dict[str, Any]]:
         """Return a row of the metrics table for each number by metric; `where`: see `metrics.row`."""
@@ -81,8 +75,7 @@ def run_arm(
         arm=settings.arm,
         device=machine.device,
         threads=machine.threads,
-        checkpoint=Path(settings.checkpoint) if settings.checkpoint else None,
-        fingerprint=fingerprint(settings, inputs, module, machine.device),
+        resumable=checkpoints(settings, inputs, module, machine.device),
         budget_seconds=None if budget is None else fmean(row["value"] for row in budget if row["metric"] == WALL_TIME),
     )
     outcome = train(settings.settings, run, load(inputs["data"], machine.device))
