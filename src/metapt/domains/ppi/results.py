@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar
@@ -237,21 +237,30 @@ def auroc_tables(results: PpiResults) -> Tables:
     joined, found = beside_papers(results, auroc_cells(results)), arm_differences(results, results.pairs())
     key = results.key
     over = "the folds" if key == HELD_OUT_TASKS else "all FT runs"
-    rows = []
-    for arm, part in joined.groupby("arm", sort=False):
-        first = part.iloc[0]
-        row: dict[str, object] = {"arm": results.label(str(arm)), "n": first["n"], "PT seeds": first["seeds"]}
-        for cell in part.to_dict("records"):
-            name, paper = EVALUATIONS[cell["evaluation"]], published(cell["paper_mean"], cell["paper_standard_error"])
-            row |= {name: tables.cell_text(cell), f"paper, {name}": paper}
-        rows.append(row)
+    shown = by_arm(results, joined, {"n": "n", "PT seeds": "seeds"}, lambda cell: EVALUATIONS[cell["evaluation"]])
     blocks = {
         f"{AUROC}, {SETTINGS[key]}. Ours: mean ± standard error over {over}, as the paper's; "
-        f"{tables.OVER_RUNS} (without PT each has its own)": pd.DataFrame(rows).fillna("")
+        f"{tables.OVER_RUNS} (without PT each has its own)": shown
     }
     if len(found):
         blocks[f"Differences between arms {PAIRED}"] = wide_differences(results, found)
     return Tables(blocks, tables.numbers_of(results.name, [joined, found]))
+
+
+def by_arm(
+    results: PpiResults,
+    joined: pd.DataFrame,
+    counts: Mapping[str, str],
+    name: Callable[[tables.Row], str],
+    text: Callable[[tables.Row], str] = tables.cell_text,
+) -> pd.DataFrame:
+    """Return a row per arm, with the `counts` (title -> column) of its first cell, and each cell beside the paper's."""
+    rows: dict[str, dict[str, object]] = {}
+    for cell in joined.to_dict("records"):
+        first = {"arm": results.label(cell["arm"])} | {title: cell[column] for title, column in counts.items()}
+        paper = published(cell["paper_mean"], cell["paper_standard_error"])
+        rows.setdefault(cell["arm"], first).update({name(cell): text(cell), f"paper, {name(cell)}": paper})
+    return pd.DataFrame(list(rows.values())).fillna("")
 
 
 def draw_auroc(results: PpiResults) -> Figure:
@@ -264,7 +273,7 @@ def draw_auroc(results: PpiResults) -> Figure:
     drawn, axes = figures.panels(len(evaluations), 2 if len(below) else 1, width=5.6, height=height)
     for axis, evaluation in zip(axes, evaluations, strict=False):
         tables.dots(axis, of_evaluation(cells, evaluation), of_evaluation(papers, evaluation), results.label)
-        figures.title(axis, f"{SETTINGS[key]}, {EVALUATIONS[evaluation]}")
+        axis.set_title(f"{SETTINGS[key]}, {EVALUATIONS[evaluation]}")
     for axis, evaluation in zip(axes[len(evaluations) :], evaluations, strict=False):
         part = of_evaluation(below, evaluation)
         _intervals(axis, [results.label(arm) for arm in part["arm"]], part, f"AUROC minus {results.label(BASELINE)}'s")

@@ -10,14 +10,14 @@ from matplotlib.figure import Figure
 
 from metapt.domains.ppi.config import ArmsSection
 from metapt.domains.ppi.jobs import PpiJobs
-from metapt.domains.ppi.results import HELD_OUT_TASKS, SETTINGS, PpiResults
+from metapt.domains.ppi.results import HELD_OUT_TASKS, SETTINGS, PpiResults, by_arm
 from metapt.domains.ppi.stages import AUROC, FULL_ACCESS, HALF_DATA, HELD_OUT
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Experiment, Needs
-from metapt.evaluation.tables import Tables, published
+from metapt.evaluation.tables import Tables
 from metapt.sections import key
 from metapt.twostage.quantities import FULL_TRANSFER, LINEAR_EVALUATION
-from metapt.twostage.tables import auroc_cells, beside_papers, cell_text, dots, numbers_of
+from metapt.twostage.tables import Row, auroc_cells, beside_papers, cell_text, dots, numbers_of
 
 BEST = "best of full transfer and linear evaluation"
 INITIALS = {FULL_TRANSFER: "F", LINEAR_EVALUATION: "L"}
@@ -44,14 +44,11 @@ def best_runs(jobs: PpiJobs, section: Summary) -> Needs:
 def best_tables(results: PpiResults) -> Tables:
     """Return the better of the two evaluations in each setting that was run, beside the paper's."""
     joined = beside_papers(results, best_cells(results))
-    rows = []
-    for arm, part in joined.groupby("arm", sort=False):
-        row: dict[str, object] = {"arm": results.label(str(arm))}
-        for cell in part.to_dict("records"):
-            row["PT seeds"] = cell["seeds"]
-            row[SETTINGS[cell["setting"]]] = f"{cell_text(cell)} {INITIALS.get(cell['best'], '')}".strip()
-            row[f"paper, {SETTINGS[cell['setting']]}"] = published(cell["paper_mean"], cell["paper_standard_error"])
-        rows.append(row)
+
+    def text(cell: Row) -> str:
+        return f"{cell_text(cell)} {INITIALS.get(cell['best'], '')}".strip()
+
+    shown = by_arm(results, joined, {"PT seeds": "seeds"}, lambda cell: SETTINGS[cell["setting"]], text)
     chosen = {
         "validation": "by the mean on the validation set (the paper: on the test set)",
         "test": "by the mean on the test set, as in the paper; that flatters arms that were run both ways",
@@ -60,7 +57,7 @@ def best_tables(results: PpiResults) -> Tables:
         f"{AUROC}, the better of full transfer (F) and linear evaluation (L) {chosen[results.section.choose]}. Mean ± "
         "standard error over FT runs (held-out tasks: over folds); in brackets over PT seeds"
     )
-    return Tables({caption: pd.DataFrame(rows)}, numbers_of(results.name, [joined]))
+    return Tables({caption: shown}, numbers_of(results.name, [joined]))
 
 
 def best_cells(results: PpiResults) -> pd.DataFrame:
@@ -92,7 +89,7 @@ def draw_best(results: PpiResults) -> Figure:
     drawn, axes = figures.panels(columns=len(settings), width=5.2, height=max(2.2, 0.5 * len(results.arms) + 1.1))
     for axis, setting in zip(axes, settings, strict=True):
         dots(axis, cells[cells["setting"] == setting], papers[papers["setting"] == setting], results.label)
-        figures.title(axis, f"{SETTINGS[setting]}, better evaluation")
+        axis.set_title(f"{SETTINGS[setting]}, better evaluation")
     figures.legend_above(drawn, axes)
     return drawn
 
