@@ -41,7 +41,7 @@ class Scores(dict[Part, Score]):
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         saved = checkpoint.load() or {"scores": []}
         super().__init__({tuple(part): Score(*score) for part, score in saved["scores"]})
         if self:
@@ -50,11 +50,7 @@ class Scores(dict[Part, Score]):
     def add(self, scores: dict[Part, Score]) -> None:
         """Add scores and save all of them."""
         self.update(scores)
-        self._checkpoint.save({"scores": [(part, tuple(score)) for part, score in self.items()]})
-
-    def remove(self) -> None:
-        """Remove the checkpoint."""
-        self._checkpoint.remove()
+        self.checkpoint.save({"scores": [(part, tuple(score)) for part, score in self.items()]})
 
 
 class Transfer:
@@ -266,4 +262,4 @@ def write(
             points += [words | {"step": step, "value": value} for step, value in values.items()]
     metrics.write(rows, outputs["metrics"])
     metrics.write_series(points, outputs["series"])
-    scores.remove()
+    scores.checkpoint.remove()

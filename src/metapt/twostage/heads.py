@@ -20,25 +20,15 @@ log = logging.getLogger(__name__)
 
 
 class Score(NamedTuple):
-    """The result of an FT run; AUROCs are in per cent, and means are over the classes that have both labels.
+    """The result of an FT run; AUROCs are in per cent, and means are over the classes that have both labels."""
 
-    Attributes:
-        test_auroc: mean over classes at the best epoch.
-        class_aurocs: test AUROC of each class; NaN if it does not have both labels.
-        validation_auroc: mean over classes at the best epoch.
-        best_epoch: the first epoch with the highest validation AUROC, counted from 1.
-        learning_rate: of the optimiser.
-        validation_curve: validation AUROC after each epoch; NaN if the network's outputs were not finite.
-        seconds: wall time, which includes trials of learning rates. Heads that are trained together share it equally.
-    """
-
-    test_auroc: float
-    class_aurocs: list[float]
-    validation_auroc: float
-    best_epoch: int
+    test_auroc: float  # mean over classes at the best epoch
+    class_aurocs: list[float]  # test AUROC of each class; NaN if it does not have both labels
+    validation_auroc: float  # mean over classes at the best epoch
+    best_epoch: int  # the first epoch with the highest validation AUROC, counted from 1
     learning_rate: float
-    validation_curve: list[float]
-    seconds: float = 0.0
+    validation_curve: list[float]  # validation AUROC after each epoch; NaN if the network's outputs were not finite
+    seconds: float = 0.0  # wall time, with trials of learning rates; heads that are trained together share it equally
 
 
 class Examples(NamedTuple):
@@ -52,19 +42,13 @@ Split = Literal["train", "validation", "test"]
 
 
 class FinetuneProblem(ABC):
-    """What FT trains: a network and a linear head on a labelled data set.
+    """What FT trains: a network and a linear head on a labelled data set."""
 
-    Attributes:
-        epochs, batch_size: of FT of the whole network.
-        linear_lrs, linear_epochs: of linear evaluation.
-        capture: on a GPU, replay FT steps of the whole network as CUDA graphs (see `Captured`).
-    """
-
-    epochs: int
+    epochs: int  # of FT of the whole network
     batch_size: int
-    linear_lrs: Sequence[float]
+    linear_lrs: Sequence[float]  # of linear evaluation
     linear_epochs: int
-    capture: bool = False
+    capture: bool = False  # on a GPU, replay FT steps of the whole network as CUDA graphs (see `Captured`)
 
     @abstractmethod
     def initial_head(self, generator: torch.Generator) -> Params:

@@ -37,23 +37,14 @@ _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class GraphBatch(NamedTuple):
-    """Graphs as one disconnected graph; their nodes are stored one graph after the other.
+    """Graphs as one disconnected graph; their nodes are stored one graph after the other."""
 
-    Attributes:
-        neighbours: [directed edges] int32, the neighbours of each node as numbers in the batch, node by node.
-        neighbour_offsets: [nodes + 1] int32, where the neighbours of each node begin.
-        edge_sums: [nodes, 10], sums of the nine bits over a node's edges and its self loop, and their number.
-        sizes: [graphs] int64, nodes of each graph.
-        graph: [nodes] int64, the graph of each node.
-        centre: [graphs] int64, numbers of the centre nodes in the batch.
-    """
-
-    neighbours: Tensor
-    neighbour_offsets: Tensor
-    edge_sums: Tensor
-    sizes: Tensor
-    graph: Tensor
-    centre: Tensor
+    neighbours: Tensor  # [directed edges] int32, the neighbours of each node as numbers in the batch, node by node
+    neighbour_offsets: Tensor  # [nodes + 1] int32, where the neighbours of each node begin
+    edge_sums: Tensor  # [nodes, 10], sums of the nine bits over a node's edges and its self loop, and their number
+    sizes: Tensor  # [graphs] int64, nodes of each graph
+    graph: Tensor  # [nodes] int64, the graph of each node
+    centre: Tensor  # [graphs] int64, numbers of the centre nodes in the batch
 
 
 class _NeighbourSum(torch.autograd.Function):
