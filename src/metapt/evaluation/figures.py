@@ -178,12 +178,6 @@ def line_style(points: Sized, line: str = "-") -> str:
     return line if len(points) > 2 else "none"
 
 
-def title(axis: Axes, text: str) -> None:
-    """Set the title of a panel in the common style."""
-    with style():
-        axis.set_title(text)
-
-
 def once(axis: Axes, text: str) -> str | None:
     """Return the label of one of several equal marks, None if the axis has it already."""
     return None if text in axis.get_legend_handles_labels()[1] else text

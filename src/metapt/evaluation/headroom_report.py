@@ -202,7 +202,7 @@ def _draw_gains(axis: Axes, found: list[Headroom], names: Names) -> None:
         figures.named_rows(axis, [_title(each, names).replace(", ", "\n", 1) for each in found], "gain (points)")
         axis.set_ylim(top=-0.5 - 0.35 * len(found))  # room for the legend above the first row
         axis.legend(fontsize=8, loc="upper right", frameon=True, facecolor="white", edgecolor="none", framealpha=1)
-    figures.title(axis, "best setting over the reference")
+        axis.set_title("best setting over the reference")
 
 
 def _draw_response(axis: Axes, found: list[Headroom], name: str, names: Names, ylabel: str) -> None:

@@ -103,8 +103,11 @@ def setting_in(
 ) -> Setting:
     """Return a setting of eight PT steps on 24 ECGs, width 2, and an FT set of 25."""
     pretrain = EcgPretraining(**{"signals": 24, "epochs": 2, "batch_size": 6, "lr": 1e-3, **changes})
-    finetune = EcgFinetuning(epochs=2, batch_size=6, linear_epochs=3)
-    own: Any = {"arm": "simclr", "arm_settings": ARMS["simclr"], "pretrain": pretrain, "finetune": finetune}
-    own |= {"width": 2, "samples": SAMPLES, "split": "patients", "capture": capture}
-    job = EcgPretrainSettings(seed=seed, meta_size=meta_size, **own)
+    own: Any = {"arm": "simclr", "arm_settings": ARMS["simclr"], "split": "patients", "width": 2, "samples": SAMPLES}
+    stages: Any = {
+        "pretrain": pretrain,
+        "finetune": EcgFinetuning(epochs=2, batch_size=6, linear_epochs=3),
+        "capture": capture,
+    }
+    job = EcgPretrainSettings(seed=seed, meta_size=meta_size, **own, **stages)
     return Setting(job, dataset(device), lambda part: checkpoint(folder / f"state{part}.pt", "a test"))

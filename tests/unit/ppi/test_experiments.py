@@ -16,7 +16,7 @@ from metapt.domains.ppi.experiments.learned_weights import agreement
 from metapt.domains.ppi.results import PAPERS_CLAIMS
 from metapt.domains.ppi.stages import AUROC
 from metapt.errors import DataError
-from metapt.evaluation import metrics
+from metapt.evaluation import figures, metrics
 from metapt.evaluation.metrics import NotMeasuredError
 from metapt.evaluation.results import compared, differences
 from metapt.evaluation.statistics import estimate_mean
@@ -232,7 +232,8 @@ def test_negative_transfer_counts_tasks_that_lose_against_training_from_scratch(
     assert math.isnan(table.loc[("meta", "full_transfer", 7), "change"])
     assert "28.57 ± 0" in markdown, "two of the seven tasks that can be scored"
     assert "-3.0, function number 0" in markdown
-    drawn = runs.experiment.figure(runs.results()).axes
+    with figures.style():  # as a summary does
+        drawn = runs.experiment.figure(runs.results()).axes
     assert [axis.get_title(loc="left") for axis in drawn] == ["graph supervised", "meta", "meta-stable"]
     assert "29 % lose" in [text.get_text() for text in drawn[0].texts]
 

@@ -204,7 +204,7 @@ def over_sizes(results: EcgResults) -> Figure:
                 places = _dodged(part["size"], arms, arm)
                 axis.plot(places, part["mean"], look.marker, color=look.colour, zorder=3, **hollow)
         axis.set_ylabel(f"{AUROC_LABEL},\n± standard error over PT seeds")
-        figures.title(axis, EVALUATIONS[evaluation])
+        axis.set_title(EVALUATIONS[evaluation])
     for axis, evaluation in zip(below, evaluations, strict=False):  # without the row below there are none
         _lines(axis, of_evaluation(differences, evaluation), results)
         axis.axhline(0.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
@@ -249,6 +249,6 @@ def _dots(results: EcgResults, cells: pd.DataFrame, papers: pd.DataFrame) -> Fig
     for axis, evaluation in zip(axes, evaluations, strict=True):
         xlabel = f"{AUROC_LABEL}, |$D_{{FT}}$| = {size}"
         tables.dots(axis, of_evaluation(cells, evaluation), of_evaluation(papers, evaluation), results.label, xlabel)
-        figures.title(axis, EVALUATIONS[evaluation])
+        axis.set_title(EVALUATIONS[evaluation])
     figures.legend_above(figure, axes)
     return figure

@@ -36,7 +36,7 @@ class MnistResults(results.Results):
         whole, axes = figures.panels(columns=len(series))
         for axis, (arm, frame) in zip(axes, series.items(), strict=True):
             draw(axis, frame)
-            figures.title(axis, arm)
+            axis.set_title(arm)
         axes[0].set_ylabel(ylabel)
         figures.same_range(axes, "y")
         figures.legend_above(whole, axes)

@@ -146,7 +146,7 @@ def over_meta_sizes(results: PartialAccessResults) -> Figure:
             _band(first, curves[curves["size"] == focus], places, look[arm].label, look[arm].colour, marker)
             for size, colour in zip(sizes, ramp, strict=True):
                 _band(axis, curves[curves["size"] == size], places, f"|$D_{{FT}}$| = {size}", colour, marker)
-            figures.title(axis, f"{look[arm].label}, {EVALUATIONS[evaluation]}")
+            axis.set_title(f"{look[arm].label}, {EVALUATIONS[evaluation]}")
         theirs = papers[papers["evaluation"] == evaluation]
         theirs = theirs[(theirs["size"] == focus) & theirs["meta_size"].isin(places)]
         for arm, found in theirs.groupby("arm", sort=False):
@@ -154,7 +154,7 @@ def over_meta_sizes(results: PartialAccessResults) -> Figure:
             style: Any = {"color": colour, "fmt": marker, "markerfacecolor": "white", "elinewidth": 1.2}
             x = [places[m] + 0.12 for m in found["meta_size"]]
             first.errorbar(x, found["mean"], found["standard_error"], label=f"{name}, the paper's", **style)
-        figures.title(first, f"|$D_{{FT}}$| = {focus}, {EVALUATIONS[evaluation]}")
+        first.set_title(f"|$D_{{FT}}$| = {focus}, {EVALUATIONS[evaluation]}")
         first.set_ylabel(f"{AUROC_LABEL},\n± standard error over PT seeds")
     for number, axis in enumerate(axes):
         first_column, first_row = number % (1 + len(learners)) == 0, number <= len(learners)

@@ -101,7 +101,7 @@ def draw_online(results: PpiResults) -> Figure:
     drawn, axes = figures.panels(columns=2, width=5.4, height=3.8)
     for axis, which in zip(axes, ONLINE, strict=True):
         _trajectories(axis, results, which)
-        figures.title(axis, f"FT head during PT, {which} graphs")
+        axis.set_title(f"FT head during PT, {which} graphs")
     figures.legend_above(drawn, axes, columns=3)
     return drawn
 

@@ -271,7 +271,7 @@ def _histograms(results: PpiResults, axis: Axes) -> None:
         label, colour, _, line = look[arm]
         figures.histogram(axis, values, EDGES, label, colour, alpha=0.12, linewidth=1.8, linestyle=line)
     axis.set(xlabel="learned weight", ylabel="share of PT tasks (%)")
-    figures.title(axis, "weights at the end, all PT seeds")
+    axis.set_title("weights at the end, all PT seeds")
 
 
 def _scatter(results: PpiResults, compared: pd.DataFrame, axis: Axes) -> None:
@@ -284,7 +284,7 @@ def _scatter(results: PpiResults, compared: pd.DataFrame, axis: Axes) -> None:
     axis.set(xlabel=xlabel, ylabel=ylabel, xlim=limits, ylim=limits)
     apart, papers = compared["median"].mean(skipna=False), results.papers_number(*PAPERS_ROW)
     beside = "" if math.isnan(papers) else f", paper {papers:.2f}"
-    figures.title(axis, f"weights of each task; median of\n|difference| {apart:.2f}{beside}")
+    axis.set_title(f"weights of each task; median of\n|difference| {apart:.2f}{beside}")
 
 
 def _trajectories(results: PpiResults, axis: Axes) -> None:
@@ -297,7 +297,7 @@ def _trajectories(results: PpiResults, axis: Axes) -> None:
     axis.set(xlabel="meta-iteration", ylabel="weight: median, and\n10 % and 90 % (thin)", ylim=(-0.05, 2.05))
     axis.margins(x=0)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figures.title(axis, "weights in PT, mean over PT seeds")
+    axis.set_title("weights in PT, mean over PT seeds")
 
 
 EXPERIMENT = Experiment(

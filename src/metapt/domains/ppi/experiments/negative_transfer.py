@@ -198,7 +198,7 @@ def _panel(axis: Axes, results: PpiResults, arm: str, measured: dict[str, TaskTr
         place_of = (0.97, 0.03 + 0.08 * (len(lines) - 1 - number))
         axis.annotate(text, place_of, xycoords="axes fraction", ha="right", fontsize=10, color=colour)
     axis.set(xlabel="AUROC without PT (%)", ylabel="AUROC with PT (%)")
-    figures.title(axis, results.label(arm))
+    axis.set_title(results.label(arm))
 
 
 EXPERIMENT = Experiment(

@@ -30,7 +30,7 @@ def figure(results: MnistResults) -> Figure:
         bands = {f"{kind} label": _over_replicates(frame, MEAN_WEIGHT.format(kind)) for kind in KINDS}
         figures.trajectories(above, bands, "meta-iteration")
         above.set_yscale("log")
-        figures.title(above, arm)
+        above.set_title(arm)
         weights = {f"{kind} label": frame.loc[frame["name"] == WEIGHT.format(kind), "value"] for kind in KINDS}
         _distributions(below, weights)
     over_time[0].set_ylabel("mean weight\n(median and 10-90 % of seeds)")

@@ -38,7 +38,7 @@ def figure(results: MnistResults) -> Figure:
             shown = shown.assign(label=[f"{steps} PT step{'s' if steps > 1 else ''}" for steps in shown["steps"]])
             _draw_lines(axis, shown, scale)
             axis.axhline(1.0, color=figures.QUIET, linewidth=1, linestyle="--", zorder=1.5)
-            figures.title(axis, f"{arm}, K = {k}")
+            axis.set_title(f"{arm}, K = {k}")
         panels[0].set_ylabel(ylabel)
         figures.same_range(panels, "y")
         if scale == "log":
