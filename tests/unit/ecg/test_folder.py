@@ -154,6 +154,39 @@ def test_missing_values_up_to_a_share_are_interpolated(tmp_path: Path) -> None:
     refused(tmp_path, "share of 0.1: x (AVF 0.6), y (V1 0.6).", spoilt=0.1)
 
 
+OTHERS, RAW = "segments with other leads or units than the first", "signals that are not calibrated (gain 0)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "fixed", "variable"),
+    [
+        ({}, "", ""),
+        ({"gain": 200.0}, "", ""),
+        ({"unit": "uV", "gain": 1.0}, OTHERS, OTHERS),
+        ({"names": LEADS[::-1]}, OTHERS, ""),
+        ({"raw": True}, RAW, RAW),
+    ],
+)
+def test_segments_are_joined_if_they_are_alike(
+    changes: dict[str, Any], fixed: str, variable: str, tmp_path: Path
+) -> None:
+    whole = np.rint(signals(100, 2) / 5) * 5  # steps of a gain of 200 per mV
+    write(tmp_path / "one", whole[:, :100], 100)
+    write(tmp_path / "two", whole[:, 100:][:: -1 if "names" in changes else 1], 100, **changes)
+    if "raw" in changes:
+        header = tmp_path / "two.hea"
+        header.write_text(header.read_text().replace(" 1000.0(", " 0("))
+    (tmp_path / "all.hea").write_text("all/2 12 100 200\none 100\ntwo 100\n")
+    (tmp_path / "any.hea").write_text("any/3 12 100 200\nlayout 0\none 100\ntwo 100\n")
+    (tmp_path / "layout.hea").write_text(
+        "\n".join(["layout 12 100 0", *(f"~ 0 0/mV 0 0 0 0 0 {lead}" for lead in LEADS)])
+    )
+    for name, fault in (("all", fixed), ("any", variable)):
+        found, wrong, _ = own.read_record(tmp_path / name, EcgFolder(path=str(tmp_path), seconds=2))
+        assert list(wrong) == [fault] * bool(fault)
+        np.testing.assert_array_equal(found, 0 * whole if fault else whole)
+
+
 def test_all_that_is_wrong_with_records_is_said_at_once(tmp_path: Path) -> None:
     good, rows = signals(100, 2), []
     flat, none = good * (np.arange(12) != 1)[:, None], np.where((np.arange(12) == 0)[:, None], np.nan, good)

@@ -40,7 +40,7 @@ MICROVOLTS = {"nv": 1e-3, "uv": 1.0, "mv": 1e3, "v": 1e6}
 
 _LEAD = re.compile(r"(?:(?:mdc_ecg_lead|ecg|ekg|lead)[ _]*)*(d?i{1,3}|[dl][123]|av[rlf]|[vc][ _]?[1-6])", re.IGNORECASE)
 _MICRO, _PLAIN = re.compile(rb"/[\x80-\xff]+[vV]"), re.compile(rb"/[vV]\b")
-_NO_GAIN = re.compile(rb"^[^#\s]\S*[ \t]+[\dx:+]+[ \t]+0[0.]*[(/\s]", re.MULTILINE)  # wfdb reads a gain of 200
+_NO_GAIN = re.compile(rb"^[^#~\s]\S*[ \t]+[\dx:+]+[ \t]+0[0.]*[(/\s]", re.MULTILINE)  # wfdb reads a gain of 200
 _CLASS = re.compile(r"[\w.+/-]{1,40}")
 _LABELS = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
 _FOLDS = {text: fold for fold in FOLDS for text in (f"{fold}", f"{fold}.0")}
@@ -149,10 +149,16 @@ def read_record(path: Path, given: EcgFolder) -> tuple[NDArray[np.int16], dict[s
         header = wfdb.rdheader(str(path))
         rate, parts = float(header.fs), [str(name) for name in getattr(header, "seg_name", [])]
         most = math.ceil((given.seconds + _MARGIN) * rate)
-        record = wfdb.rdrecord(str(path), sampto=min(most, header.sig_len) if header.sig_len else None)
+        until = min(most, header.sig_len) if header.sig_len else None
+        record = wfdb.rdrecord(str(path), sampto=until, m2s=False)
+        if parts:
+            if not _alike(record):
+                return signal, {"segments with other leads or units than the first": " ".join(parts)}, parts
+            record = record.multi_to_single(physical=True)
         read: Signals = record.p_signal.T
         # wfdb leaves the letter mu out of units, and so takes both for V.
-        text = path.with_name(f"{path.name}.hea").read_bytes()
+        headers = [path.with_name(f"{name}.hea") for name in (path.name, *parts)]
+        text = b"\n".join(each.read_bytes() for each in headers if each.exists())
         known = MICROVOLTS | ({"v": 0.0 if _PLAIN.search(text) else 1.0} if _MICRO.search(text) else {})
         whole, frames = header.sig_len or read.shape[1], set(record.samps_per_frame or [1])
     except Exception as error:  # what wfdb raises on altered records is not a closed list
@@ -183,6 +189,14 @@ def read_record(path: Path, given: EcgFolder) -> tuple[NDArray[np.int16], dict[s
         found[f"more than {MOST / 1000:g} mV"] = beyond
         signal[:, : values.shape[1]] = np.clip(values, -MOST, MOST)
     return signal, {kind: ", ".join(words) for kind, words in found.items() if words}, parts
+
+
+def _alike(record: wfdb.MultiRecord) -> bool:
+    """Return whether the segments of a record can be joined, for which wfdb takes the units of one segment for all."""
+    segments = [each for each in record.segments[record.layout == "variable" :] if each is not None]
+    signals = {(name, unit) for each in segments for name, unit in zip(each.sig_name, each.units, strict=True)}
+    orders = {tuple(each.sig_name) for each in segments}  # a fixed layout's segments are joined by place
+    return len(signals) == len(dict(signals)) and (record.layout == "variable" or len(orders) == 1)
 
 
 def lead_of(name: str) -> str:
