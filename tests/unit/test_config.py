@@ -250,6 +250,22 @@ def test_the_settings_of_an_optimiser_are_not_joined() -> None:
     assert found["adam"] == found["meta-stable"] == {"betas": [0.8, 0.9]}
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ("{meta_settings: {momentum: 0.9}}", "{meta_optimizer: SGD}", {"momentum": 0.9}),  # the arm's own optimiser
+        ("{meta_settings: {momentum: 0.9}}", "{meta_lr: 5}", {"momentum": 0.9}),
+        ("{meta_optimizer: Adam, meta_settings: {amsgrad: true}}", "{meta_optimizer: SGD}", {}),
+        ("{meta_optimizer: Adam}", "{meta_settings: {amsgrad: true}}", {"amsgrad": True}),
+    ],
+)
+def test_a_later_file_changes_the_optimiser(first: str, second: str, kept: dict[str, Any], tmp_path: Path) -> None:
+    files = [tmp_path / "first.yaml", tmp_path / "second.yaml"]
+    for file, arm in zip(files, (first, second), strict=True):
+        file.write_text(f"results: here\nppi: {{arms: {{meta-stable: {arm}}}}}\n")
+    assert load(files).ppi.arms["meta-stable"].meta_settings == kept
+
+
 def test_plain_knows_no_order_and_no_way_to_write_a_number() -> None:
     one = read("{require_gpu: false, mnist: {rotation_mean: {target: 90, epochs: 2}, source: digits}}")
     other = read("{mnist: {source: digits, rotation_mean: {epochs: 2, target: 9.0e+1}}, require_gpu: no}")

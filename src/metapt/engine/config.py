@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError, create_model, model_validator
 
-from metapt.engine.config_files import Places, merge, read
+from metapt.engine.config_files import OPTIMIZER, Places, merge, read
 from metapt.engine.domain import DOMAINS, domain
 from metapt.engine.schema import TAGS, Json, dereferenced, did_you_mean, sections, sentences
 from metapt.errors import ConfigError
@@ -199,8 +199,9 @@ def _resolve(path: str, arms: Json, defaults: Json) -> Json:
                 )
                 raise _Illegal(f"{key}.method", f"{wrong}the same one, or an arm that extends none.")
         elif base is not None and base.get("extends"):
-            base = merge(inherited(base["extends"], (*chain, name)), _own(base, defaults[base["extends"]], OWN_KEYS))
-        resolved[name] = merge(base, {} if arm is False else arm)
+            own = _own(base, defaults[base["extends"]], OWN_KEYS)
+            base = merge(inherited(base["extends"], (*chain, name)), own, OPTIMIZER)
+        resolved[name] = merge(base, {} if arm is False else arm, OPTIMIZER)
         return resolved[name]
 
     for name in names:

@@ -82,20 +82,20 @@ def _short(path: Path) -> str:
 
 
 _REPLACED = "meta_settings", "meta_groups"
-_OPTIMIZER = "Adam"  # of an arm that names none
+OPTIMIZER = "Adam"  # of an arm that names none
 
 
-def merge(base: Any, change: Any) -> Any:
+def merge(base: Any, change: Any, optimizer: str | None = None) -> Any:
     """Return `base` with `change` merged into it, key by key.
 
     A section of another kind replaces that of `base`; so do the settings of an optimiser, which are no section. Those
-    of `base` are not for another optimiser.
+    of `base` are not for another optimiser. `optimizer` is that of a base which names none, if it is known.
     """
     if not isinstance(base, dict) or not isinstance(change, dict):
         return change
     if any(base.get(tag) != change[tag] for tag in TAGS if tag in base and tag in change):
         return change
-    if change.get("meta_optimizer", own := base.get("meta_optimizer", _OPTIMIZER)) != own:
+    if (own := base.get("meta_optimizer", optimizer)) is not None and change.get("meta_optimizer", own) != own:
         base = {key: value for key, value in base.items() if key != "meta_settings"}
     return base | {key: value if key in _REPLACED else merge(base.get(key), value) for key, value in change.items()}
 
