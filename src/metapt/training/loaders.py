@@ -194,20 +194,20 @@ class _Passes:
     """
 
     def __init__(self, name: str, loader: Iterable[Any], seed: int, epochs: dict[int, int], apart: bool) -> None:
-        self._name, self._seed, self._epochs = name, seed, epochs
-        self._loader = _own(loader, apart)
-        parts = _parts(self._loader)
-        self._generators = _generators(parts)
-        self._with_epochs = [each for each in parts if callable(getattr(each, "set_epoch", None))]
+        self._name, self._source, self._seed, self._epochs, self._apart = name, loader, seed, epochs, apart
         self.size = _usual_size(loader)
         self.go_to(0, 0)
 
     def go_to(self, number: int, given: int) -> None:
-        """Continue in a pass after some of its minibatches.
+        """Continue in a pass after some of its minibatches, with the loader as it was given.
 
         Raises:
             ConfigError: a pass has fewer.
         """
+        self._loader = _own(self._source, self._apart)
+        parts = _parts(self._loader)
+        self._generators = _generators(parts)
+        self._with_epochs = [each for each in parts if callable(getattr(each, "set_epoch", None))]
         self.number, self.given = number, 0
         self._iterator: Iterator[Any] | None = None
         while self.given < given:

@@ -471,6 +471,10 @@ class Counting(Sampler[int]):
     "loader", [DataLoader(range(12), 4, sampler=Counting()), Around(DataLoader(range(12), 4, sampler=Counting()))]
 )
 def test_a_second_run_begins_where_the_first_one_began(loader: Any) -> None:
-    first, second = ([batches.pretrain().batch for _ in range(7)] for batches in (of_pt(loader), of_pt(loader)))
+    begun = of_pt(loader)
+    start = begun.state_dict()
+    first, second = ([batches.pretrain().batch for _ in range(7)] for batches in (begun, of_pt(loader)))
     assert all(map(torch.equal, first, second))
+    begun.load_state_dict(start)
+    assert all(torch.equal(each, begun.pretrain().batch) for each in first)
     assert not torch.equal(first[0], first[3]), "a pass has an order of its own"
