@@ -102,11 +102,13 @@ def summary_module(package: str, key: str) -> str:
 
 
 def _settings(config: DomainSection, arms: list[str]) -> dict[str, Any]:
-    """Return the settings of a domain without its experiments and without arms that are not in `arms`."""
+    """Return the settings of a domain without its experiments, and of its arms `arms` and those that they take from."""
     experiments = [key for key, _ in config.experiments()]
     settings = {key: value for key, value in plain(config).items() if key not in experiments and value is not None}
     if "arms" in settings:
-        settings["arms"] = {name: arm for name, arm in settings["arms"].items() if name in arms}
+        values = [value for name in arms for value in settings["arms"].get(name, {}).values()]
+        kept = {*arms, *(value["of"] for value in values if isinstance(value, dict) and "of" in value)}
+        settings["arms"] = {name: arm for name, arm in settings["arms"].items() if name in kept}
     return settings
 
 

@@ -210,7 +210,8 @@ def explained(section: ExperimentSection, known: Mapping[str, ArmSection]) -> di
 
 def _changed(ours: dict[str, Any], others: dict[str, Any]) -> Iterator[str]:
     for key in ours | others:
-        now, before = (each.get(key, "the domain's") for each in (ours, others))
+        unsaid = "the domain's" if key.startswith(("pretrain.", "finetune.")) else None
+        now, before = (each.get(key, unsaid) for each in (ours, others))
         if now != before:
             yield f"{key}: {now}, not {before}"
 

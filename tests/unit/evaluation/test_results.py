@@ -24,7 +24,8 @@ class Inner(Section):
 class Arm(ArmSection):
     lr: float = 0.1
     inverse: Inner = Inner()
-    own: dict[str, Any] = {}
+    pretrain: dict[str, Any] = {}
+    source: dict[str, Any] | None = None
 
 
 class Own(ExperimentSection):
@@ -59,13 +60,15 @@ def test_an_arm_is_compared_with_the_one_that_it_extends() -> None:
         "b": Arm(extends="a", lr=1),
         "c": Arm(extends="b", lr=2, inverse=Inner(terms=5)),
         "d": Arm(extends="left out", lr=3),
-        "own": Arm(extends="a", own={"crop": 0.2}),
+        "own": Arm(extends="a", pretrain={"crop": 0.2}),
+        "taken": Arm(extends="a", source={"of": "b"}),
         "same": Arm(extends="a"),
     }
     extended = {
         ("b", "a"): "lr: 1.0, not 0.1",
         ("c", "b"): "inverse.terms: 5, not 1; lr: 2.0, not 1.0",
-        ("own", "a"): "own.crop: 0.2, not the domain's",
+        ("own", "a"): "pretrain.crop: 0.2, not the domain's",
+        ("taken", "a"): "source.of: b, not None",
         ("same", "a"): "",
     }
     assert compared(arms, []) == extended

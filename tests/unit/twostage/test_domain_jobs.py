@@ -101,6 +101,9 @@ def test_summaries_read_the_runs_of_other_experiments_and_further_arms() -> None
     _, job, _ = summary("ecg", "partial_access", partial_access={"arms": ["meta"]})
     assert set(job.config["settings"]["arms"]) == {"meta", "simclr"}
     assert job.config["section"]["baseline"] == "simclr"
+    for name in ("ecg", "ppi"):
+        _, job, _ = summary(name, "full_access", full_access={"arms": ["meta-frozen"]})
+        assert set(job.config["settings"]["arms"]) == {"meta-frozen", "meta"}, "an arm and what it takes"
     papers = ["full_access", "unroll_steps", "partial_access", "cost"]
     assert list(domain("ecg").experiments)[:4] == papers, "in the paper's order"
 
