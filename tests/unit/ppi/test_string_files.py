@@ -82,6 +82,15 @@ def test_files_of_any_editor_are_read(tmp_path: Path, mark: str, newline: str) -
     assert found.terms.equals(read_terms(write_lines(tmp_path / "plain.gz", TERMS), 7, links.proteins).terms)
 
 
+def test_names_that_are_numbers_stay_apart(tmp_path: Path) -> None:
+    links = read_links(write_lines(tmp_path / "links.gz", [DETAILED, "7.1 7.10 0 0 0 0 500 0 0 500"]), 7)
+    assert links.proteins.tolist() == ["7.1", "7.10"]
+    terms = [TERMS[0], *(f"7.10\tMolecular Function (Gene Ontology)\t{term}\t1" for term in ("01", "1"))]
+    found = read_terms(write_lines(tmp_path / "terms.gz", terms), 7, links.proteins)
+    assert found.terms.index.tolist() == ["01", "1"]
+    assert found.pairs.tolist() == [[1, 0], [1, 1]]
+
+
 @pytest.mark.parametrize(("score", "left"), [(0, 3), (150, 3), (151, 2), (500, 2), (501, 1), (1000, 1)])
 def test_the_score_is_reached_or_the_link_is_left_out(tmp_path: Path, score: int, left: int) -> None:
     """The evidence of the directions that reach the score counts."""

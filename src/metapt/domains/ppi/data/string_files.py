@@ -168,16 +168,17 @@ def _blocks(path: Path, separator: str) -> Iterator[tuple[list[str], int, bytes]
 
 
 def _parse(path: Path, line: int, block: bytes, columns: list[str], scores: list[str]) -> pd.DataFrame:
-    """Return a block as a table of categories and of int32 for columns in `scores`."""
+    """Return a block as a table of categories, which are texts, and of int32 for columns in `scores`."""
     separator = b" " if scores else b"\t"
     text = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(text == ord(b"\n"))
     separators = np.searchsorted(np.flatnonzero(text == ord(separator)), ends)
     if (bad := np.diff(separators, prepend=0) != len(columns) - 1).any():  # pandas fills up short lines
         raise _fault(path, line + int(bad.argmax()), f"{len(columns)} columns are expected, as in the header")
-    dtypes = {column: "int32" if column in scores else "category" for column in columns}
+    dtypes = {column: "int32" if column in scores else "str" for column in columns}
+    texts = {column: "category" for column in columns if column not in scores}
     if not block:
-        return pd.DataFrame({column: pd.Series([], dtype=dtype) for column, dtype in dtypes.items()})
+        return pd.DataFrame({column: pd.Series([], dtype=dtype) for column, dtype in dtypes.items()}).astype(texts)
     try:
         return pd.read_csv(
             io.BytesIO(block),
@@ -190,7 +191,7 @@ def _parse(path: Path, line: int, block: bytes, columns: list[str], scores: list
             na_filter=False,
             skip_blank_lines=False,
             lineterminator="\n",
-        )
+        ).astype(texts)  # read as categories, texts that are all numbers would become numbers
     except (ValueError, OverflowError) as error:
         for number, each in enumerate(block.split(b"\n")[:-1], line):
             values = each.split(separator)[len(columns) - len(scores) :]
