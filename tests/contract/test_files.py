@@ -270,6 +270,13 @@ def test_jobs_that_share_a_folder_have_records_of_their_own(tmp_path: Path) -> N
     assert error.startswith(f"whether {table} is what its job left can't be told: {tmp_path}/run.json is not the")
 
 
+@pytest.mark.parametrize("own", ["run.json", "metrics.csv.run.json"])
+def test_a_copy_of_a_record_beside_it_does_not_count(own: str, tmp_path: Path) -> None:
+    path = made(tmp_path, "metrics.csv", record=own)
+    records.write(tmp_path / "before.run.json", {"outputs": {"it": path.name}, "sha256": {"outputs": {"it": "0"}}})
+    assert records.producer(path) == (tmp_path / own, sha256(path))
+
+
 def test_every_bit_of_a_small_file_counts(tmp_path: Path) -> None:
     path = made(tmp_path, "metrics.csv")
     content = path.read_bytes()

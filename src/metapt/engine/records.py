@@ -58,7 +58,8 @@ def producer(path: Path) -> Producer | None:
     another record beside it is truncated or altered.
     """
     wrong: DataError | None = None
-    for each in sorted(path.parent.glob("*run.json")):
+    own = "run.json", f"{path.name}.run.json"  # before others, among which may be copies of former ones
+    for each in sorted(path.parent.glob("*run.json"), key=lambda each: (each.name not in own, each)):
         if each.name.startswith("."):  # unfinished, of a job that was killed
             continue
         try:
