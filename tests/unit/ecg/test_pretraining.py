@@ -91,11 +91,11 @@ def test_random_search_takes_the_strength_with_the_least_loss_and_costs_its_budg
 ) -> None:
     counts, lost, run = [], set[str](), Pretrainer.run
 
-    def watched(self: Pretrainer, meta: Params, count: int, label: str, *others: Any) -> int:
+    def watched(self: Pretrainer, meta: Params, count: int, label: str, *others: Any, **words: Any) -> int:
         counts.append(count)
         if label.partition(",")[0] in lost:
             raise TrainingError("the PT loss at step 1 is nan.")
-        return run(self, meta, count, label, *others)
+        return run(self, meta, count, label, *others, **words)
 
     def search(setting: Setting) -> tuple[PretrainRun, list[float], list[float]]:
         found = pretrain(ARMS["random_search"].model_copy(update={"budget": 2.5}), setting)
