@@ -133,24 +133,24 @@ def released() -> str:
     return markdown(dict(zip(head, row, strict=True)) for row in rows)
 
 
-def width8() -> str:
-    """Return the table on SimCLR at width 8: PT steps of 256, FTs, and numbers of labelled ECGs."""
-    names = ("760_steps", "3800_steps", "labels:n100", "labels:n2500")
-    short, long, few, many = (runs(f"ecg/width8-{name}")["test"].unstack("arm") for name in names)
+def steps() -> str:
+    """Return the table on SimCLR by width, PT steps of 256 and number of labelled ECGs."""
     rows = []
-    for name, start, table, evaluation, end in (
-        ("760, text's FT", short, short, FT, ""),
-        ("760, released code's FT", short, short, FT, "-eval_64"),
-        ("760, linear", short, short, LINEAR, ""),
-        ("3,800, text's FT", short, long, FT, ""),
-        ("3,800, linear", short, long, LINEAR, ""),
-        ("3,800, text's FT, 100 labels", few, few, FT, ""),
-        ("3,800, text's FT, 2,500 labels", many, many, FT, ""),
+    cells = {"text's FT": (FT, ""), "released code's": (FT, "-eval_64"), "linear": (LINEAR, "")}
+    for name, without, simclr in (
+        ("8, 760", "width8-760_steps", "width8-760_steps"),
+        ("8, 3,800", "width8-760_steps", "width8-3800_steps"),
+        ("8, 3,800, 100 labels", "width8-labels:n100", "width8-labels:n100"),
+        ("8, 3,800, 2,500 labels", "width8-labels:n2500", "width8-labels:n2500"),
+        ("32, 760", "paper_size-released_ft", "width32-760_steps"),
     ):
-        without, simclr = start.loc[evaluation]["no_pt" + end], table.loc[evaluation]["simclr" + end]
-        row = {"width 8, PT steps of 256": name, "no PT [95 %]": spread(estimate_mean(without))}
-        row |= {"SimCLR": number(simclr.mean()), "SimCLR − no PT [95 %]": spread(estimate_mean(simclr - without))}
-        rows.append(row | {"n": str(len(simclr))})
+        start, table = (runs(f"ecg/{each}")["test"].unstack("arm") for each in (without, simclr))
+        row = {"width, PT steps": name, "no PT, text's FT [95 %]": spread(estimate_mean(start.loc[FT]["no_pt"]))}
+        for head, (evaluation, end) in cells.items():
+            known = evaluation in table.index and f"simclr{end}" in table
+            gains = table.loc[evaluation][f"simclr{end}"] - start.loc[evaluation][f"no_pt{end}"] if known else None
+            row[f"SimCLR − no PT, {head}"] = "–" if gains is None else spread(estimate_mean(gains))
+        rows.append(row)
     return markdown(rows)
 
 
@@ -232,7 +232,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "answers": answers,
     "size": size,
     "released": released,
-    "width8": width8,
+    "steps": steps,
     "headroom": gains,
     "signs": signs,
 }
