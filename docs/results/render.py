@@ -142,6 +142,7 @@ def steps() -> str:
         ("8, 3,800", "width8-760_steps", "width8-3800_steps"),
         ("8, 3,800, 100 labels", "width8-labels:n100", "width8-labels:n100"),
         ("8, 3,800, 2,500 labels", "width8-labels:n2500", "width8-labels:n2500"),
+        ("16, 760", "width16-760_steps", "width16-760_steps"),
         ("32, 760", "paper_size-released_ft", "width32-760_steps"),
     ):
         start, table = (runs(f"ecg/{each}")["test"].unstack("arm") for each in (without, simclr))
