@@ -75,8 +75,7 @@ def test_a_run_tells_what_its_warp_does_and_how_it_was_learned(
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("simclr", "the PT loss at step"), ("random_search", "all 3 candidates have diverged")],
+    ("name", "message"), [("simclr", "the PT loss at step"), ("random_search", "all 3 candidates have diverged")]
 )
 def test_pt_that_diverges_is_an_error(make: Make, name: str, message: str) -> None:
     setting = make()

@@ -27,6 +27,7 @@ from metapt.hypergrad.curvature import gauss_newton
 from metapt.hypergrad.trial import Given, check_second_derivatives, tried
 from metapt.twostage.heads import whole
 
+from ..training.problems import copied
 from .small_ecgs import meta_of
 
 DTYPE = torch.float64
@@ -52,10 +53,6 @@ def labelled(exact: Any, count: int) -> list[Labelled]:
     return [Labelled(each, (exact.random(200 + i, 6, 5) > 0).to(DTYPE)) for i, each in enumerate(signals)]
 
 
-def leaves(params: Params) -> Params:
-    return {name: value.detach().clone().requires_grad_() for name, value in params.items()}
-
-
 def augmented(policy: Policy, meta: Params, signals: Tensor, draws: Draws) -> Tensor:
     field = displacement(policy.strength(meta, signals), draws.velocity, policy.smoothing)
     return warp(crop_and_jitter(signals, draws), field)
@@ -79,7 +76,7 @@ def bce(head: Params, features: Tensor, labels: Tensor) -> Tensor:
 
 def unrolled_g2(encoder: Any, exact: Any, train: Sequence[Labelled], validation: Labelled) -> list[Tensor]:
     """Return the gradient of the validation loss after one step of gradient descent on the head per training batch."""
-    parameters, head = leaves(exact.pretrained.encoder), leaves(exact.head)
+    parameters, head = copied(exact.pretrained.encoder), copied(exact.head)
 
     def loss(batch: Labelled) -> Tensor:
         features = encoder({**parameters, **exact.pretrained.buffers}, batch.signals, training=False)
@@ -93,8 +90,8 @@ def unrolled_g2(encoder: Any, exact: Any, train: Sequence[Labelled], validation:
 
 def implicit(loss: Any, weights: Pretrained, meta: Params, g2: list[Tensor]) -> Params:
     """Return -d<dL/dw, v>/dphi with v = a (1 + (I - a H)) (g2, 0), by reverse over reverse."""
-    weights = Pretrained(leaves(weights.encoder), leaves(weights.head), weights.buffers)
-    phi, w = leaves(meta), [*weights.encoder.values(), *weights.head.values()]
+    weights = Pretrained(copied(weights.encoder), copied(weights.head), weights.buffers)
+    phi, w = copied(meta), [*weights.encoder.values(), *weights.head.values()]
     gradient = torch.autograd.grad(loss(weights, phi), w, create_graph=True)
 
     def along(vector: list[Tensor]) -> Tensor:

@@ -28,6 +28,7 @@ from metapt.training.optimizers import OptimizerSpec
 from metapt.training.pretraining import Pretrainer
 from metapt.twostage.heads import whole
 
+from ..hypergrad.problems import flat
 from ..twostage.whole_runs import Unsaved, equal
 from .small_ecgs import ARMS, meta_of, shorten_bissl
 from .test_problem import DTYPE, NETWORK, TEMPERATURE, bce, labelled, simclr_by_hand, unlabelled
@@ -61,10 +62,6 @@ class Linear:
 
     def __call__(self, parameters: Params, signals: Tensor, *, training: bool) -> Tensor:
         return torch.tanh(signals.mean(1) @ parameters["weight"].T)
-
-
-def flat(params: Params) -> Tensor:
-    return torch.cat([value.flatten() for value in params.values()]).detach()
 
 
 @pytest.mark.parametrize("weight", [1e-3, 2.0])

@@ -16,15 +16,10 @@ from metapt.domains.ppi.data.graphs import Graphs, pack, unpack
 from metapt.domains.ppi.gin import EDGE_BITS, GraphBatch, initial_pretrained
 from metapt.hypergrad import Params, Pretrained
 
+from ..hypergrad.problems import DTYPE, draw
 from .small_graphs import COARSE, FINE, TEST_SPECIES, assembled, small_graphs
 
-DTYPE = torch.float64
 LAYERS, WIDTH = 3, 4
-
-
-def draw(seed: int, *shape: int, scale: float = 1.0) -> Tensor:
-    """Return standard normal numbers that depend on the seed only."""
-    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DTYPE)
 
 
 def odd_graphs(coarse: int = 11, fine: int = 9) -> Graphs:

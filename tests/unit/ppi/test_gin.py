@@ -22,6 +22,7 @@ from metapt.domains.ppi.gin import (
 from metapt.hypergrad import Params
 from metapt.twostage.heads import logits
 
+from ..hypergrad.problems import flat_vector as flat
 from .graphs_helper import DTYPE, LAYERS, WIDTH, draw, exact, exact_pretrained, odd_graphs, plain, pyg_batch
 from .small_graphs import COARSE
 
@@ -147,10 +148,6 @@ def test_initial_weights_are_seeded_and_of_their_distributions() -> None:
 
 BROAD = 16
 SINGLE = on_device(odd_graphs(), "cpu").batch(torch.arange(8))
-
-
-def flat(values: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
-    return torch.cat([value.detach().flatten() for value in values])
 
 
 def derivatives(encoder: GinEncoder, training: bool, dropout: bool) -> list[Tensor]:

@@ -14,14 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from metapt.domains.ppi.config import (
-    ArmsSection,
-    PpiSettings,
-    Supervised,
-    has_equal_weights,
-    learns_weights,
-    start_of,
-)
+from metapt.domains.ppi.config import ArmsSection, PpiSettings, Supervised, has_equal_weights, learns_weights, start_of
 from metapt.domains.ppi.stages import AUROC, FULL_ACCESS, HALF_DATA, HELD_OUT, WEIGHT, finetune_setting
 from metapt.errors import DataError
 from metapt.evaluation import figures
@@ -58,11 +51,7 @@ STYLES: dict[str, Style] = {
 }
 """How figures draw arms of the default config."""
 
-SETTINGS = {
-    "full_access": "full access",
-    "half_data": "half data",
-    "held_out_tasks": "held-out tasks",
-}
+SETTINGS = {"full_access": "full access", "half_data": "half data", "held_out_tasks": "held-out tasks"}
 """Names of settings in tables and figures."""
 
 BASELINE, LEARNED = "graph_supervised", "meta"  # the paper's plain PT, and its meta arm
