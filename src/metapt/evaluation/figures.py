@@ -225,11 +225,7 @@ def histogram(
 
 
 def bars_with_error(
-    ours: pd.DataFrame,
-    papers: pd.DataFrame | None = None,
-    *,
-    xlabel: str,
-    axis: Axes | None = None,
+    ours: pd.DataFrame, papers: pd.DataFrame | None = None, *, xlabel: str, axis: Axes | None = None
 ) -> Figure:
     """Draw our numbers beside the paper's, in a row for each label from top to bottom; without `axis` on a new figure.
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from metapt.hypergrad.distributed import local_of
 from metapt.hypergrad.nested import by_position, changed, cloned
-from metapt.hypergrad.params import Params, Pretrained, detached, gpus_of, leaves, norm
+from metapt.hypergrad.params import Params, Pretrained, gpus_of, leaves, norm
 from metapt.hypergrad.problem import LOOK_FOR, Checked, GaussNewtonProblem, MetaProblem, name_of
 from metapt.hypergrad.trial import OUTPUTS, UNCHANGED, Given, tried
 
@@ -194,15 +194,14 @@ def check_problem(
     encoder, buffers = leaves(copies.pretrained.encoder), copies.pretrained.buffers
 
     def pretrain_loss() -> Tensor:
-        frozen = Pretrained(*map(detached, (*copies.pretrained[:2], copies.pretrained.leaves().buffers)))
-        return problem.pretrain_loss(frozen, phi, copies.pretrain_batch)
+        return problem.pretrain_loss(copies.pretrained.leaves(), phi, copies.pretrain_batch)
 
     def encode() -> Tensor:
         return problem.encode({**encoder, **buffers}, copies.finetune_batch)
 
     def features_after(meta: Params) -> Tensor:
         """Return the features with the buffers that a PT step with some hyperparameters leaves."""
-        stepped: Pretrained = cloned(given.pretrained)
+        stepped = copies.pretrained.leaves()
         problem.pretrain_loss(stepped, meta, copies.pretrain_batch)
         return problem.encode({**stepped.encoder, **stepped.buffers}, copies.finetune_batch)
 

@@ -133,9 +133,7 @@ class Pretrainer:
 
     def _loss(self, meta: Params, batch: Any) -> Tensor:
         """Return the PT loss; buffers stay as they are."""
-        with torch.no_grad():
-            own = self.pretrained._replace(buffers=copied(self.pretrained.buffers))
-            return self.problem.pretrain_loss(own, meta, batch)
+        return self.problem.pretrain_loss(self.pretrained.leaves(), meta, batch).detach()
 
     def _tensors(self) -> list[Tensor]:
         return [*self.pretrained.vector(), *self.pretrained.buffers.values()]

@@ -85,10 +85,7 @@ def test_pairs_are_those_of_equal_replicates() -> None:
 @pytest.mark.parametrize("paired", [paired_difference, paired_ratio])
 @pytest.mark.parametrize(
     ("a", "b", "message"),
-    [
-        (A, B.rename({0: 9}), r"only one of them has replicate 0, 9\."),
-        (A[:0], B[:0], "at least one value"),
-    ],
+    [(A, B.rename({0: 9}), r"only one of them has replicate 0, 9\."), (A[:0], B[:0], "at least one value")],
 )
 def test_unpaired_replicates_are_refused(paired: Any, a: Any, b: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):

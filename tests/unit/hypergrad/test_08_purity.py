@@ -11,16 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from metapt.hypergrad import (
-    SGD,
-    Adam,
-    ConjugateGradient,
-    Dense,
-    FittedHead,
-    Identity,
-    Neumann,
-    Unroll,
-)
+from metapt.hypergrad import SGD, Adam, ConjugateGradient, Dense, FittedHead, Identity, Neumann, Unroll
 from metapt.hypergrad.nested import cloned
 
 from .problems import DTYPE, Masked, SeededBatch, called, classification, counted, exact, flat, flat_vector, rebuilt

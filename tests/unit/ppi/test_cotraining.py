@@ -12,13 +12,7 @@ import torch
 from torch import Tensor
 
 from metapt.domains.ppi.config import Network
-from metapt.domains.ppi.cotraining import (
-    BothGraphs,
-    CoTrainBatches,
-    CoTrainer,
-    CoTrainProblem,
-    without_conflicts,
-)
+from metapt.domains.ppi.cotraining import BothGraphs, CoTrainBatches, CoTrainer, CoTrainProblem, without_conflicts
 from metapt.domains.ppi.data.dataset import PpiDataset, on_device
 from metapt.domains.ppi.gin import GinEncoder, GraphBatch, initial_head, initial_pretrained
 from metapt.domains.ppi.problem import LabelledGraphs, PpiBatches

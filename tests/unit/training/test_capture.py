@@ -71,6 +71,20 @@ def test_so_is_one_with_meta_updates(name: str, recordings: Callable[[], int]) -
     assert recordings() == (3 if name == "two hypergradients" else 2)
 
 
+def test_so_is_one_of_a_loss_with_a_gradient_of_weights(recordings: Callable[[], int]) -> None:
+    def penalised(encoder: Any, head: Any, meta: Params, batch: Any) -> Tensor:
+        weights = [value for value in encoder.parameters() if value.requires_grad]
+        loss = toys.pretrain_loss(encoder, head, meta, batch)
+        slopes = torch.autograd.grad(loss, weights, create_graph=True)
+        return loss + torch.stack([each.square().sum() for each in slopes]).sum()
+
+    toy: Any = toys.problem(pretrain_loss=penalised)
+    toy.meta = toys.META
+    plain, ours = (meta_run(each, toy, toys.loaders(), inverse=Neumann(1, 0.1)) for each in (False, True))
+    assert same(plain.state_dict(), ours.state_dict())
+    assert recordings() == 2
+
+
 def test_a_hypergradient_that_is_not_finite_says_why_as_the_plain_one(recordings: Callable[[], int]) -> None:
     def made(name: str, count: int, generator: torch.Generator) -> Batch:
         batch = classification(name, count, generator)

@@ -13,15 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from metapt.domains.ecg.data.sources import (
-    CLASSES,
-    LEADS,
-    SAMPLES,
-    TEST_FOLD,
-    Table,
-    read_database,
-    read_signals,
-)
+from metapt.domains.ecg.data.sources import CLASSES, LEADS, SAMPLES, TEST_FOLD, Table, read_database, read_signals
 from metapt.errors import DataError
 from metapt.files import atomic_path, reading, write_csv
 from metapt.machine import Machine
