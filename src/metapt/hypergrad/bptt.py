@@ -15,7 +15,7 @@ from metapt.hypergrad.checks import check_arguments, check_unchanged
 from metapt.hypergrad.distributed import check_counts
 from metapt.hypergrad.finetune import unrolled
 from metapt.hypergrad.optimizers import DifferentiableOptimizer, take_steps
-from metapt.hypergrad.params import Params, Pretrained, detached, leaves, like, unconnected, vjp
+from metapt.hypergrad.params import Params, Pretrained, copied, detached, leaves, like, unconnected, vjp
 from metapt.hypergrad.problem import Checked, MetaProblem
 from metapt.hypergrad.trial import Given, check_second_derivatives
 
@@ -91,16 +91,18 @@ def exact_hypergradient(
         check_unchanged(users, where, uses_head_loss=True)
     problem = Checked(problem)
     phi = leaves(meta)
-    start, first_head = pretrained.leaves(), leaves(head)
+    (*start, buffers), first_head = pretrained.leaves(), leaves(head)
 
     def pretrain_loss(batch: Any, encoder: Params, head: Params) -> Tensor:
-        return problem.pretrain_loss(Pretrained(encoder, head, start.buffers), phi, batch)
+        nonlocal buffers
+        buffers = copied(buffers)  # the graph holds those of the step before
+        return problem.pretrain_loss(Pretrained(encoder, head, buffers), phi, batch)
 
-    states = [pretrain_optimizer.init(part) for part in start[:2]]
+    states = [pretrain_optimizer.init(part) for part in start]
     (pt_encoder, pt_head), _, pretrain_losses = take_steps(
-        pretrain_optimizer, pretrain_loss, start[:2], states, pretrain_batches, "pretrain_loss"
+        pretrain_optimizer, pretrain_loss, start, states, pretrain_batches, "pretrain_loss"
     )
-    trained = Pretrained(pt_encoder, pt_head, start.buffers)
+    trained = Pretrained(pt_encoder, pt_head, buffers)
 
     def encode(encoder: Params, batch: Any) -> Tensor:
         return problem.encode({**encoder, **trained.buffers}, batch)
