@@ -107,19 +107,24 @@ class Distributed:
         return self._mean(self._losses.head_loss(self._copies(head), features, batch))
 
     def _pretraining(self, function: Callable[..., Tensor], pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
-        buffers, before = pretrained.buffers, cloned(pretrained.buffers) if self._statistics is None else {}
+        buffers, names = pretrained.buffers, [*pretrained.buffers] if self._statistics is None else self._statistics
+        own = buffers | cloned({name: buffers[name] for name in names})  # the graph may hold what the call leaves
         # Encoder and PT head are copied together, so that one message has their derivative.
         copies = iter(self._copies(dict(enumerate(pretrained.vector()))).values())
         encoder, head = ({name: next(copies) for name in part} for part in (pretrained.encoder, pretrained.head))
-        result = function(Pretrained(encoder, head, buffers), self._copies(meta), batch)
+        result = function(Pretrained(encoder, head, own), self._copies(meta), batch)
         if self._statistics is None:
-            floating = [n for n, value in before.items() if value.layout is torch.strided and value.is_floating_point()]
-            updated = [name for name in floating if not torch.equal(before[name], buffers[name])]
+            before = {name: value for name, value in buffers.items() if value.layout is torch.strided}
+            updated = [n for n, v in before.items() if v.is_floating_point() and not torch.equal(v, own[n])]
             self._statistics = sorted(set().union(*self.processes.gather(updated)))  # the same ones in all
         if self._statistics:
-            found = [buffers[name] for name in self._statistics]
-            for value, mean in zip(found, self.processes.mean(found), strict=True):
-                value.data.copy_(mean)  # as BatchNorm does: the graph of the loss doesn't read it, and needn't know
+            means = self.processes.mean([own[name] for name in self._statistics])
+            own |= zip(self._statistics, means, strict=True)
+        for name, value in own.items():
+            if name in names:
+                buffers[name].copy_(value.detach())
+            else:
+                buffers[name] = value
         return result
 
     def _copies(self, params: dict[Any, Tensor]) -> dict[Any, Tensor]:

@@ -140,19 +140,19 @@ def interrupted(path: Path) -> dict[str, Any]:
 
 
 class Branched(Classifier):
-    """Each process updates statistics of its own in its first PT minibatch."""
+    """Each process updates statistics of its own in its first PT minibatch, and multiplies by them, which are 1."""
 
     def pretrain_loss(self, pretrained: Pretrained, meta: Params, batch: Any) -> Tensor:
-        loss = super().pretrain_loss(pretrained, meta, batch)
         pretrained.buffers["01"[dist.get_rank()]] += 1
-        return loss
+        return super().pretrain_loss(pretrained, meta, batch) * pretrained.buffers["01"[dist.get_rank()]]
 
 
 def branches(path: Path) -> list[float]:
     toy = Branched()
     start = toy.pretrained.leaves()
-    start.buffers.update({name: torch.zeros(1, dtype=DTYPE) for name in "01"})
-    metapt.distributed(toy).pretrain_loss(start, toy.meta, of_seed(0))
+    start.buffers.update({name: torch.zeros((), dtype=DTYPE) for name in "01"})
+    losses = [metapt.distributed(each).pretrain_loss(start, toy.meta, of_seed(0)) for each in (toy, TOY)]
+    assert same(*(torch.autograd.grad(loss, start.vector()) for loss in losses))
     return [float(start.buffers[name]) for name in "01"]
 
 
