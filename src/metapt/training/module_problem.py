@@ -208,17 +208,23 @@ class ModuleProblem:
     def _depends_on_others(
         self, module: nn.Module, result: Tensor, call: Callable[..., Tensor], arguments: Sequence[Any]
     ) -> bool:
-        """Return whether NaN in the modules that a call is not given gives NaN; False if the call raises then."""
+        """Return whether NaN in the modules that a call is not given gives NaN, or an error that comes of NaN only."""
         given = set(module.children())
         others = Calling(**{str(place): each for place, each in enumerate(self.modules) if each not in given})
         tensors = [*others.named_parameters(), *others.named_buffers()]
         if any(isinstance(part, torch.jit.ScriptModule) for part in others.modules()):
             return False
-        with suppress(Exception), seeded(0, gpus_of(value for _, value in tensors)):
-            noise = {name: value.detach() * torch.nan for name, value in tensors if value.is_floating_point()}
-            found = called_with(others, noise, lambda *_: call(*cloned(arguments)))
-            return bool(found.isnan().any() > result.isnan().any())
-        return False
+
+        def times(factor: float) -> Tensor | None:
+            with suppress(Exception), seeded(0, gpus_of(value for _, value in tensors)):
+                changed = {name: value.detach() * factor for name, value in tensors if value.is_floating_point()}
+                found: Tensor = called_with(others, changed, lambda *_: call(*cloned(arguments)))
+                return found
+            return None
+
+        if (found := times(torch.nan)) is None:
+            return times(1.0) is not None
+        return bool(found.isnan().any() > result.isnan().any())
 
     def _check_modules(self) -> None:
         """Raise ValueError if parameters were frozen or unfrozen, one has a hook, or parametrisations are cached."""
