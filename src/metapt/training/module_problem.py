@@ -114,6 +114,10 @@ class ModuleProblem:
         for what, module in {"encoder": encoder, "PT head": head}.items():
             warn_of_modes(what, module)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleProblem:
+        """Return the problem itself, which no run changes: its functions use its modules, not copies of them."""
+        return self
+
     @property
     def pretrained(self) -> Pretrained:
         """Return copies of the parameters and buffers that encoder and PT head had when the problem was made."""
