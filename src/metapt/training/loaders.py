@@ -70,13 +70,12 @@ class LoaderBatches:
         self._watch = Watch(train, validation)
         self._in_use: dict[str, _Drawn] = {}
         self._first: Kept | None = None  # FT minibatch since the last one of PT
-        epochs: dict[int, int] = {}
         # An FT solver that holds out minibatches recognises a repeated one by identity, so tensors are moved once.
         for name in ("train", "validation"):
             if isinstance(loaders[name], list | tuple):
                 loaders[name] = [moved(batch, device) for batch in loaders[name]]
         apart = {"hypergradient"} if loaders["hypergradient"] is pretrain else set()
-        self._passes = {name: _Passes(name, each, seed, epochs, name in apart) for name, each in loaders.items()}
+        self._passes = {name: _Passes(name, each, seed, name in apart) for name, each in loaders.items()}
         self._device, self._seed = device, plain(seed)
 
     def pretrain(self) -> Seeded:
@@ -153,6 +152,7 @@ class LoaderBatches:
         return moved(batch, self._device)
 
 
+_epochs: dict[int, int] = {}  # the last number that each object with `set_epoch`, by its `id`, was told by any passes
 _ONE_VALUE = "Expected more than 1 value per channel"
 _NOTE = "Minibatches in use: "
 
@@ -184,7 +184,6 @@ class _Passes:
 
     Args:
         name, loader, seed: of the minibatches.
-        epochs: the last number that each object with `set_epoch`, by its `id`, was told; passes can share one.
         apart: whether other passes go through the same loader.
 
     Attributes:
@@ -193,8 +192,8 @@ class _Passes:
         size: of its minibatches, if the loader says so.
     """
 
-    def __init__(self, name: str, loader: Iterable[Any], seed: int, epochs: dict[int, int], apart: bool) -> None:
-        self._name, self._source, self._seed, self._epochs, self._apart = name, loader, seed, epochs, apart
+    def __init__(self, name: str, loader: Iterable[Any], seed: int, apart: bool) -> None:
+        self._name, self._source, self._seed, self._apart = name, loader, seed, apart
         self.size = _usual_size(loader)
         self.go_to(0, 0)
 
@@ -243,9 +242,9 @@ class _Passes:
         for generator, purpose in self._generators.items():
             generator.manual_seed(self.seed(purpose))
         for each in self._with_epochs:
-            if self._iterator is None or self._epochs.get(id(each)) != self.number:
+            if self._iterator is None or _epochs.get(id(each)) != self.number:
                 each.set_epoch(self.number)
-                self._epochs[id(each)] = self.number
+                _epochs[id(each)] = self.number
         try:
             with seeded(self.seed("data")):
                 if self._iterator is None:
