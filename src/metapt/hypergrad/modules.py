@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import torch
@@ -142,7 +143,7 @@ def remembered(module: nn.Module, function: Any) -> dict[str, Any]:
     """Return what a function could change that no `Pretrained` has.
 
     It is what modules keep beside their tensors (numbers, texts, and whether a buffer has no value yet), and the state
-    of tensors around the function.
+    of tensors and numbers around the function.
     """
     found: dict[str, Any] = {}
     for name, part in module.named_modules():
@@ -153,7 +154,7 @@ def remembered(module: nn.Module, function: Any) -> dict[str, Any]:
 
 
 def _around(function: Any) -> dict[str, str]:
-    """Return the state of tensors, also of modules, that a function uses by a closure, or a method of its object."""
+    """Return the state of tensors and numbers, also in others, that a function uses by a closure, or of its object."""
     owner = getattr(function, "__self__", function)  # the function itself may be an object or a module
     used = {"self": owner} | getattr(owner, "__dict__", {}) | dict(getattr(function, "keywords", {}))
     used |= {f"argument {place}": value for place, value in enumerate(getattr(function, "args", ()))}  # of a `partial`
@@ -162,11 +163,18 @@ def _around(function: Any) -> dict[str, str]:
         used |= {**closure.globals, **closure.nonlocals}
     found: dict[str, str] = {}
     for name, value in used.items():
-        inside = [*value.named_parameters(name), *value.named_buffers(name)] if isinstance(value, nn.Module) else []
-        for place, each in (*inside, (name, value)):
+        parts: Any = dict(enumerate(value)) if isinstance(value, list) else value
+        inside: list[tuple[str, Any]] = [(name, value)]
+        if isinstance(value, nn.Module):
+            inside = [*value.named_parameters(name), *value.named_buffers(name)]
+        elif isinstance(parts, dict):
+            inside = [(f"{name}[{key!r}]", each) for key, each in islice(parts.items(), 1000)]
+        for place, each in inside:
             if isinstance(each, Tensor):
                 with suppress(Exception):  # of what has no such list or version: lazy, sparse, nested, of inference
                     found[place] = f"{each._version} {each.detach().flatten()[:1000].tolist()}"
+            elif isinstance(each, int | float | str):
+                found[place] = str(each)
     return found
 
 

@@ -143,14 +143,14 @@ class ModuleProblem:
         before = remembered(self._pretraining, self._functions["pretrain_loss"]) if self._assigned is None else {}
         with drawing(batch, pretrained.vector()) as plain:
             loss = self._call("pretrain_loss", self._pretraining, values, meta, plain)
-        if self._assigned is None and (
-            kept := before.items() ^ remembered(self._pretraining, self._functions["pretrain_loss"]).items()
-        ):
+        after = remembered(self._pretraining, self._functions["pretrain_loss"]) if self._assigned is None else {}
+        # An entry of a dictionary or a list that is new is a record or a cache.
+        if kept := [name for name, _ in before.items() ^ after.items() if name in before or name[-1:] != "]"]:
             log.warning(
                 "pretrain_loss changes %s: each call does, more often than PT has steps, and a further run begins with "
                 "what this one leaves. Keep it in a buffer of encoder or PT head that has a value from the start; a "
                 "frozen module of these, such as a teacher, has buffers only",
-                min(name for name, _ in kept),
+                min(kept),
             )
         assigned = {place for place, value in given.items() if values[place] is not value}
         self._assigned = assigned.union(self._assigned or ())

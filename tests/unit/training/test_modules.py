@@ -367,6 +367,16 @@ def test_a_module_that_remembers_is_told() -> None:
     toys.pretrained(problem(nn.Sequential(Shift(), toys.body())), 1)
 
 
+@pytest.mark.parametrize(("state", "key"), [({"step": 0}, "step"), ([1, 0], 1)])
+@warned("a number, a flag or a buffer without a value that `pretrain_loss` sets", "changes state[", "more often")
+def test_a_number_around_the_loss_is_told(state: Any, key: Any) -> None:
+    def loss(*given: Any) -> Tensor:
+        state[key] += 1
+        return toys.pretrain_loss(*given)
+
+    toys.pretrained(problem(pretrain_loss=loss), 1)
+
+
 @warned("a part of encoder or PT head in evaluation mode", "'1' of the encoder", "eval()", "pretrain_loss")
 def test_a_part_in_evaluation_mode_is_told() -> None:
     encoder = nn.Sequential(linear(10), norm())
