@@ -78,12 +78,9 @@ def test_each_module_of_the_closure_counts_and_no_other(name: str, copy: Path) -
     [
         ("domains/ecg/config", "return max(1, signals //", "return 2 * max(1, signals //", "ecg.pretrain"),
         ("domains/ppi/stages", "FOLDS = 4 ", "FOLDS = 3 ", "ppi.pretrain"),
-        (
-            "domains/mnist/config",
-            "return -(-(self.epochs",
-            "return (-(self.epochs",
-            "mnist.experiments.rotation_mean.run",
-        ),
+        ("domains/ecg/config", "return not (start or", "return (start or", "ecg.experiments.full_access"),
+        ("domains/ecg/config", "= self.warp_of if self", "= None if self", "ecg.experiments.unroll_steps"),
+        ("domains/mnist/config", "return -(-(self", "return (-(self", "mnist.experiments.rotation_mean.run"),
         (
             "domains/ecg/config",
             'stand_ins: ClassVar[tuple[str, ...]] = ("sim',

@@ -380,3 +380,10 @@ class EcgSettings(DomainSection):
 def steps_per_epoch(pretrain: EcgPretraining, signals: int) -> int:
     """Return the number of PT steps of a pass over `signals` ECGs."""
     return max(1, signals // pretrain.batch_size)
+
+
+def sees_labels(arm: Arm) -> bool:
+    """Return whether an arm's PT sees labelled ECGs."""
+    start = isinstance(arm, BiSsl) and arm.anchor == "start"
+    fixed = isinstance(arm, Simclr) and (arm.warp_of is None or arm.warp_of.use == "as_started")
+    return not (start or fixed or isinstance(arm, NoPretraining))

@@ -18,6 +18,7 @@ from metapt.domains.ecg.config import (
     OptSla,
     RandomSearch,
     Simclr,
+    sees_labels,
 )
 from metapt.domains.ecg.data import LABELS, Found, find
 from metapt.domains.ecg.stages import EcgFinetuneSettings, EcgPretrainSettings, FolderSettings
@@ -42,14 +43,6 @@ def labelled(size: int, seen: int | None = None) -> str:
     ('n500/n500', 'n50/n500')
     """
     return f"n{size if seen is None else seen}/n{size}"
-
-
-def sees_labels(arm: Arm) -> bool:
-    """Return whether an arm's PT sees labelled ECGs."""
-    if isinstance(arm, BiSsl):
-        return arm.anchor == "learned"
-    fixed = isinstance(arm, Simclr) and (arm.warp_of is None or arm.warp_of.use == "as_started")
-    return not (fixed or isinstance(arm, NoPretraining))
 
 
 class EcgJobs(TwoStageJobs[EcgSettings, Arm]):

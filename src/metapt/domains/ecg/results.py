@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from metapt.domains.ecg.config import EcgSettings
-from metapt.domains.ecg.jobs import EcgJobs, labelled, sees_labels
+from metapt.domains.ecg.config import EcgSettings, sees_labels
+from metapt.domains.ecg.jobs import EcgJobs, labelled
 from metapt.domains.ecg.stages import AUROC
 from metapt.evaluation import figures
 from metapt.evaluation.experiment import Needs

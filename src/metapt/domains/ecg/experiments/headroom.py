@@ -5,8 +5,8 @@ Not in the paper.
 
 from __future__ import annotations
 
-from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, PretrainedEcgArm, Simclr, Warp
-from metapt.domains.ecg.jobs import EcgJobs, labelled, sees_labels
+from metapt.domains.ecg.config import Arm, EcgPretraining, EcgSettings, PretrainedEcgArm, Simclr, Warp, sees_labels
+from metapt.domains.ecg.jobs import EcgJobs, labelled
 from metapt.domains.ecg.results import EcgResults, finetune_setting
 from metapt.evaluation.experiment import Needs
 from metapt.sections import Positive, key

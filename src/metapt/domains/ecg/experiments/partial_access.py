@@ -15,8 +15,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from metapt.domains.ecg.config import EcgSettings
-from metapt.domains.ecg.jobs import EcgJobs, labelled, sees_labels
+from metapt.domains.ecg.config import EcgSettings, sees_labels
+from metapt.domains.ecg.jobs import EcgJobs, labelled
 from metapt.domains.ecg.results import EcgResults, auroc_tables, finetune_setting, setting_words
 from metapt.evaluation import figures
 from metapt.evaluation.comparisons import Comparison
