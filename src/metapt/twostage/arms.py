@@ -74,14 +74,14 @@ def sharing(pretraining: Mapping[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def without_pretraining(control: str, arms: Mapping[str, Any], finetune: Section) -> str | None:
-    """Return the first arm without PT that has the FT of `control`; None if there is none, or `control` has no PT.
+    """Return the first arm, by name, without PT and with the FT of `control`; None without one, or of one without PT.
 
     `finetune` is the FT of their domain, which the `arms` change.
     """
     if arms[control].method == NO_PT:
         return None
     own = {name: plain(changed(finetune, arm.finetune)) for name, arm in arms.items()}
-    return next((name for name, arm in arms.items() if arm.method == NO_PT and own[name] == own[control]), None)
+    return next((name for name in sorted(arms) if arms[name].method == NO_PT and own[name] == own[control]), None)
 
 
 class Pair(NamedTuple):

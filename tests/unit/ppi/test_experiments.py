@@ -239,12 +239,12 @@ def test_negative_transfer_counts_tasks_that_lose_against_training_from_scratch(
 
 
 def test_negative_transfer_is_measured_against_an_arm_with_the_same_ft(tmp_path: Path) -> None:
-    section: dict[str, Any] = {"negative_transfer": {"arms": ["meta", "no_pt", "meta-released"]}, "pretrain_seeds": 2}
+    section: dict[str, Any] = {"negative_transfer": {"arms": ["meta", "blank", "meta-released"]}, "pretrain_seeds": 2}
+    section["arms"] = ARMS | {"blank": {"method": "no_pt"}}  # one more with the FT of no_pt, and before it by name
     runs = runs_of("negative_transfer", tmp_path, finetune_seeds=1, **section)
     scored = runs.task_auroc
-    runs.task_auroc = lambda arm, evaluation, seed: (
-        scored("no_pt", evaluation, seed) - 60.0 if arm == "no_pt-released" else scored(arm, evaluation, seed)
-    )
+    less = {"blank": 0.0, "no_pt-released": 60.0}
+    runs.task_auroc = lambda arm, *rest: scored("no_pt" if arm in less else arm, *rest) - less.get(arm, 0.0)
     numbers, markdown = runs.write().tabled()
     change = numbers.set_index(["arm", "evaluation", "task"])["change"]
     assert change["meta-released", "full_transfer", 0] - change["meta", "full_transfer", 0] == pytest.approx(60)
