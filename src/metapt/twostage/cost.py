@@ -172,7 +172,7 @@ def tables(cost: Cost) -> Tables:
     caption += ". Column paper: time and memory of whole PT on one V100" if cost.papers else ""
     blocks, lines, first = {caption: pd.DataFrame(shown)}, [], next(iter(cost.looks))
     for evaluation, seconds in cost.finetuning.items():
-        run, of_pt = float(seconds.median()), _median(cost, first, WALL_TIME)
+        run, of_pt = float(seconds.median()), _median(cost, first, WALL_TIME) or math.nan
         encoder = float(seconds.groupby([pretrain_seed(int(each)) for each in seconds.index]).sum().median())
         rows[0] |= {f"{FT_TIME}, {evaluation}, median": run, f"{FT_TIME}, {evaluation}, over PT": encoder / of_pt}
         line = {"FT": EVALUATIONS[evaluation], "FT runs": str(len(seconds)), "a run (s)": f"{run:.3g}"}
