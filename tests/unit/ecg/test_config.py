@@ -27,6 +27,7 @@ def meta(section: dict[str, Any], **keys: Any) -> dict[str, Any]:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"partial_access": {"baseline": "meta"}}, "partial_access.baseline is 'meta', whose PT sees labels; legal: an"),
     ({"partial_access": {"arms": ["simclr-mild"]}}, "'simclr-mild', whose PT sees no labels; legal: arms"),
+    ({"partial_access": {"finetune_sizes": [100], "meta_sizes": [250]}}, "meta_sizes begins with 250; legal: one or"),
     ({"evaluations": ["linear_evaluation"] * 2}, "ecg.evaluations: linear_evaluation stands there twice"),
     ({"full_access": {"finetune_sizes": [100, 100]}}, "ecg.full_access.finetune_sizes: 100 stands there twice"),
     ({"finetune_seeds": 1001}, "ecg.finetune_seeds is 1001, but must be"),

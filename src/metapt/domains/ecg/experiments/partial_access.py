@@ -46,7 +46,7 @@ class PartialAccess(ExperimentSection):
         return list(dict.fromkeys([self.baseline, *self.arms]))
 
     def check(self, domain: EcgSettings) -> None:
-        """Raise ValueError as `ExperimentSection.check`, for a baseline that sees labels and an arm that sees none."""
+        """Raise ValueError as `ExperimentSection.check`, for a baseline that sees labels, and if no arm sees any."""
         super().check(domain)
         sees = {name: sees_labels(domain.arms[name]) for name in self.arm_names()}
         if sees[self.baseline]:
@@ -54,6 +54,8 @@ class PartialAccess(ExperimentSection):
         for name in self.arms:
             if not sees[name]:
                 raise ValueError(f".arms names {name!r}, whose PT sees no labels; legal: arms whose PT does")
+        if (least := min(self.meta_sizes)) > (most := max(self.finetune_sizes)):
+            raise ValueError(f".meta_sizes begins with {least}; legal: one or more of at most {most}, as in FT")
 
 
 @dataclass(frozen=True)
@@ -103,13 +105,8 @@ def _with_meta_size(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
 def needs(jobs: EcgJobs, section: PartialAccess) -> Needs:
     """Return the FT runs of the baseline at each size, and of each arm for each number of ECGs at meta-PT time."""
     cells = [(section.baseline, labelled(size)) for size in section.finetune_sizes]
-    cells += [
-        (arm, labelled(size, seen))
-        for arm in section.arms
-        for size in section.finetune_sizes
-        for seen in section.meta_sizes
-        if seen <= size
-    ]
+    sizes = [(size, seen) for size in section.finetune_sizes for seen in section.meta_sizes if seen <= size]
+    cells += [(arm, labelled(*each)) for arm in section.arms for each in sizes]
     return Needs(jobs.runs(cells))
 
 
