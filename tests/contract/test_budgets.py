@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = [
-    ("src", "*.py", 28_493, 195, 400),
-    ("tests", "*.py", 31_110, 188, 575),
+    ("src", "*.py", 28_488, 195, 400),
+    ("tests", "*.py", 31_106, 188, 575),
     ("workflow", "*.smk", 353, 4, 190),
 ]
 """Folder, files, lines of all files, number of files, lines of one file."""

@@ -46,7 +46,7 @@ class PartialAccess(ExperimentSection):
         return list(dict.fromkeys([self.baseline, *self.arms]))
 
     def check(self, domain: EcgSettings) -> None:
-        """Raise ValueError as `ExperimentSection.check`, for a baseline that sees labels, and if no arm sees any."""
+        """Raise ValueError as the parent does, for labels in the wrong arm, and for sizes all larger than in FT."""
         super().check(domain)
         sees = {name: sees_labels(domain.arms[name]) for name in self.arm_names()}
         if sees[self.baseline]:
