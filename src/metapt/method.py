@@ -118,7 +118,7 @@ class MetaArm(ArmSection):
     head_steps_between_updates: Count = key(
         0, "FT head steps after each PT step without a meta-update (released code: 1)"
     )
-    finetune_lr: Rate = key(1e-4, "learning rate of the unrolled steps")
+    finetune_lr: Rate = key(1e-4, "learning rate of the FT steps during PT; no effect with a fitted head")
     meta_lr: Rate = key(1.0, "learning rate of the meta-parameters")
     meta_optimizer: Optimizer = key("Adam", "optimiser of the meta-parameters, a class of torch.optim")
     meta_settings: dict[str, Any] = key(

@@ -130,9 +130,9 @@ class EcgMeta(PretrainedEcgArm, MetaArm):
         "`unroll_steps`, `finetune_lr`)",
     )
     batch_size: Positive = key(256, "ECGs per FT minibatch of a meta-update (not in the paper; released code: 256)")
-    finetune_lr: Rate = key(1e-4, "learning rate of the unrolled steps (not in the paper; released code: 1e-4)")
+    finetune_lr: Rate = key(1e-4, "learning rate of the FT steps during PT (not in the paper; released code: 1e-4)")
     meta_lr: Rate = key(1.0, "learning rate of the warp's global scale m")
-    network_lr: Rate = key(1e-4, "learning rate of the warp network")
+    network_lr: Rate = key(1e-4, "learning rate of the warp network, if any")
     folds: Annotated[int, Field(ge=2)] | None = key(
         None,
         "cross-fit the fitted head over this many folds of patients; empty: fit on train, evaluate on validation",
@@ -158,7 +158,7 @@ class OptSla(PretrainedEcgArm):
     pretrain_steps: Positive = key(1, "supervised steps between meta-updates (not in the paper; released code: none)")
     neumann_terms: Count = key(1, "Hessian-vector products per meta-update")
     meta_lr: Rate = key(1.0, "learning rate of the warp's global scale m (not in the paper; released code: none)")
-    network_lr: Rate = key(1e-4, "learning rate of the warp network (not in the paper; released code: none)")
+    network_lr: Rate = key(1e-4, "learning rate of the warp network, if any (not in the paper; released code: none)")
 
 
 def _needs_log_scale(warp: Warp) -> Warp:

@@ -45,7 +45,7 @@ class MnistMeta(method.MetaArm):
         "network",
         "FT in a meta-update: steps of the network (Eq. 5), steps of its head, or a head fitted to convergence",
     )
-    finetune_lr: Rate = key(0.01, "learning rate of the FT steps in meta-updates (SGD)")
+    finetune_lr: Rate = key(0.01, "learning rate of the FT steps during PT (SGD); no effect with a fitted head")
     meta_lr: Rate = key(0.3, "learning rate of the meta-parameters")
     meta_groups: dict[str, dict[str, Any]] = key(
         {},

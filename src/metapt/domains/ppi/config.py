@@ -50,7 +50,7 @@ class PpiPretraining(Section):
     offset_centres: bool = key(
         True, "each graph has its own centre node (Hu et al.); false: one near the minibatch's start (released code)"
     )
-    online_evaluations: Count = key(10, "number of tests of the FT head during PT; not in the paper")
+    online_evaluations: Count = key(10, "tests of the FT head during PT, at most; not in the paper")
     precision: Literal["float32", "bfloat16"] = key(
         "float32", "number format of the encoder in PT steps and hypergradients (not in the paper)"
     )
